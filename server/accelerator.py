@@ -38,13 +38,13 @@ def device() -> torch.device:
     Raises:
         ValueError: The environment names something other than KINDS, or a GPU that is missing. The message is one line.
     """
-    asked = os.environ.get(VARIABLE, "")
-    if asked not in ("", *KINDS):
-        raise ValueError(f"{VARIABLE}: {asked!r} is not one of {', '.join(KINDS)}; unset it to take what is there")
-    there = asked != "cpu" and torch.cuda.is_available()
-    if asked == "cuda" and not there:
+    setting = os.environ.get(VARIABLE, "")
+    if setting not in ("", *KINDS):
+        raise ValueError(f"{VARIABLE}: {setting!r} is not one of {', '.join(KINDS)}; unset it to take what is there")
+    available = setting != "cpu" and torch.cuda.is_available()
+    if setting == "cuda" and not available:
         raise ValueError(f"{VARIABLE}: torch finds no GPU here; unset it, or set it to cpu")
-    return torch.device("cuda", torch.cuda.current_device()) if there else torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device()) if available else torch.device("cpu")
 
 
 @contextmanager
@@ -62,12 +62,12 @@ def lent(*modules: torch.nn.Module) -> Iterator[None]:
     Raises:
         ValueError: `device` raises it, or the GPU's memory is too small. The message is one line.
     """
-    there = device()
-    away = [(module, where) for module in modules if (where := place(module)) != there]
+    target = device()
+    away = [(module, where) for module in modules if (where := place(module)) != target]
     try:
         with memory_said():
             for module, _ in away:
-                module.to(there)
+                module.to(target)
             yield
     finally:
         for module, where in away:  # includes a module that only partly fitted on the GPU

@@ -179,9 +179,9 @@ def _weights(kind: Any, source: str, *, cached: bool, **given: Any) -> tuple[Any
         given["config"] = _config_of(source, cached=cached)
     try:
         try:
-            model, found = kind.from_pretrained(source, use_safetensors=True, **given)
+            model, report = kind.from_pretrained(source, use_safetensors=True, **given)
         except OSError:
-            model, found = kind.from_pretrained(source, use_safetensors=False, weights_only=True, **given)
+            model, report = kind.from_pretrained(source, use_safetensors=False, weights_only=True, **given)
     except OSError:
         if not Path(source).is_absolute() or (Path(source) / WEIGHTS_INDEX_NAME).is_file():
             raise
@@ -193,7 +193,7 @@ def _weights(kind: Any, source: str, *, cached: bool, **given: Any) -> tuple[Any
     deepest = max((getattr(given["config"], name, None) or 0 for name in _DEPTHS), default=0)
     more = [
         name
-        for name in found["unexpected_keys"]
+        for name in report["unexpected_keys"]
         if _LAYER.search(name) or any(0 < deepest <= int(number) for number in _NUMBERED.findall(name))
     ]
     if more:
@@ -201,7 +201,7 @@ def _weights(kind: Any, source: str, *, cached: bool, **given: Any) -> tuple[Any
     broken = [name for name, value in model.named_parameters() if not bool(torch.isfinite(value).all())]
     if broken:
         raise ValueError(f"its weights {broken[0]} are not finite")
-    return model, frozenset(found["missing_keys"])
+    return model, frozenset(report["missing_keys"])
 
 
 def _refuse_what_lies_elsewhere(folder: Path) -> None:
@@ -236,8 +236,8 @@ def refuse_unknown_token(what: str, name: str | Path, model: Any, tokenizer: Any
     Raises:
         ValueError: A token has no embedding. The message is one line.
     """
-    known = model.get_input_embeddings().num_embeddings
-    beyond = [(number, token) for token, number in tokenizer.get_vocab().items() if number >= known]
+    limit = model.get_input_embeddings().num_embeddings
+    beyond = [(number, token) for token, number in tokenizer.get_vocab().items() if number >= limit]
     if beyond:
         raise ValueError(f"{what}: {name} has a token that its model does not know: {min(beyond)[1]!r}")
 

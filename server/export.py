@@ -43,11 +43,11 @@ class _HiddenStates(torch.nn.Module):
         self.layers = tuple(layers)
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        given = dict(zip(self.names, tensors, strict=True))
+        inputs = dict(zip(self.names, tensors, strict=True))
         if not self.layers:
-            last: torch.Tensor = self.model(**given).last_hidden_state
+            last: torch.Tensor = self.model(**inputs).last_hidden_state
             return last
-        states = self.model(**given, output_hidden_states=True).hidden_states
+        states = self.model(**inputs, output_hidden_states=True).hidden_states
         return torch.cat([states[layer] for layer in self.layers], dim=-1)
 
 
@@ -81,9 +81,9 @@ def export_encoder(
         ValueError: The pooling or precision is unknown, the model lacks the length or a layer, int8 has no calibration
             texts, or `load` raises it.
     """
-    for name, value, known in (("pooling", pooling, POOLINGS), ("precision", precision, PRECISIONS)):
-        if value not in known:
-            raise ValueError(f"encoder: {name} {value!r} is not one of {', '.join(known)}")
+    for name, value, choices in (("pooling", pooling, POOLINGS), ("precision", precision, PRECISIONS)):
+        if value not in choices:
+            raise ValueError(f"encoder: {name} {value!r} is not one of {', '.join(choices)}")
     if precision == "int8" and not len(calibration):
         raise ValueError("encoder: int8 needs public texts to take its ranges from")
     model, tokenizer = load(checkpoint)
@@ -171,5 +171,5 @@ def write_graph(
 def _feeds(tokenizer: Any, names: Sequence[str], texts: Sequence[str]) -> Iterator[Feeds]:
     """Yield the inputs of one text at a time: a range must not see padding."""
     for tokens in tokenizer.encode_batch(list(texts)):
-        known = {"input_ids": tokens.ids, "attention_mask": tokens.attention_mask, "token_type_ids": tokens.type_ids}
-        yield {name: np.array([known[name]], dtype=np.int64) for name in names}
+        feeds = {"input_ids": tokens.ids, "attention_mask": tokens.attention_mask, "token_type_ids": tokens.type_ids}
+        yield {name: np.array([feeds[name]], dtype=np.int64) for name in names}

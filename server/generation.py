@@ -99,7 +99,7 @@ def export_generator(
         raise ValueError(f"generator: the prompt must name {PLACE} once, got {prompt!r}")
     model, tokenizer = read_generator(checkpoint)
     weights = [*model.parameters(), model.get_output_embeddings().weight]  # the graph holds both embeddings
-    if sum(each.numel() for each in weights) * 4 > _LARGEST:
+    if sum(weight.numel() for weight in weights) * 4 > _LARGEST:
         raise ValueError(f"generator: {checkpoint} has more than 2 GB of weights; take a smaller model")
     about = layout(model, tokenizer, prompt, max_length)
     low, high = clip_bounds("generator", _moments(model, tokenizer, about, public_texts, seed))
@@ -202,11 +202,11 @@ def _moments(
             prompts = [[*about["before"], *ids[:room], *about["after"]] for ids in batch]
             written = [ids[: min(_WRITTEN, about["history"])] for ids in batch]
             begin = [0 if about["start"] is not None else len(prompt) - 1 for prompt in prompts]
-            given = beside(model, inputs_of(about, prompts, written))
-            logits = model(**given, use_cache=False).logits[:, :, : about["pieces"]]
+            inputs = beside(model, inputs_of(about, prompts, written))
+            logits = model(**inputs, use_cache=False).logits[:, :, : about["pieces"]]
             for row, first, ids in zip(logits, begin, written, strict=True):
-                each = row[first : first + len(ids)].double()
-                yield each.numel(), float(each.sum()), float((each**2).sum())
+                values = row[first : first + len(ids)].double()
+                yield values.numel(), float(values.sum()), float((values**2).sum())
 
 
 def inputs_of(about: dict[str, Any], prompts: list[list[int]], written: list[list[int]]) -> dict[str, torch.Tensor]:
@@ -222,12 +222,12 @@ def inputs_of(about: dict[str, Any], prompts: list[list[int]], written: list[lis
     width = max(map(len, shown))
     ids = torch.tensor([[*row, *[about["padding"]] * (width - len(row))] for row in shown])
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in shown])
-    given = {"input_ids": ids, "attention_mask": mask}
+    inputs = {"input_ids": ids, "attention_mask": mask}
     if two:
         width = 1 + max(map(len, written))
         rows = [[about["start"], *row] for row in written]
-        given["decoder_input_ids"] = torch.tensor([[*r, *[about["padding"]] * (width - len(r))] for r in rows])
-    return given
+        inputs["decoder_input_ids"] = torch.tensor([[*r, *[about["padding"]] * (width - len(r))] for r in rows])
+    return inputs
 
 
 class NextToken(torch.nn.Module):
@@ -244,13 +244,13 @@ class NextToken(torch.nn.Module):
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
         """Return logits (n, pieces) from prompt ids or states, mask, written ids (encoder-decoder) and positions."""
         first, mask, *written, positions = tensors
-        given: dict[str, Any] = {"attention_mask": mask}
+        inputs: dict[str, Any] = {"attention_mask": mask}
         if written:
-            given |= {"encoder_outputs": BaseModelOutput(last_hidden_state=first), "decoder_input_ids": written[0]}
+            inputs |= {"encoder_outputs": BaseModelOutput(last_hidden_state=first), "decoder_input_ids": written[0]}
         else:
-            given["input_ids"] = first
+            inputs["input_ids"] = first
         with _only_at(self.model, positions):
-            answer = self.model(**given, use_cache=False, return_dict=True)
+            answer = self.model(**inputs, use_cache=False, return_dict=True)
         logits: torch.Tensor = answer.logits[:, 0, : self.pieces]
         return logits
 

@@ -33,8 +33,8 @@ def load(checkpoint: str | Path) -> tuple[Any, Any]:
     Raises:
         ValueError: `read` raises it, or the checkpoint has no prediction head.
     """
-    model, tokenizer, whole = read(checkpoint)
-    if not whole:
+    model, tokenizer, complete = read(checkpoint)
+    if not complete:
         raise ValueError(
             f"masked-lm: {checkpoint} has no masked-LM head; train one with server.training.pretrain first"
         )
@@ -58,8 +58,8 @@ def read(checkpoint: str | Path) -> tuple[Any, Any, bool]:
         raise ValueError(f"masked-lm: {checkpoint} has no tokenizer.json with a mask token")
     refuse_unknown_token("masked-lm", checkpoint, model, tokenizer)
     cut_and_pad_nothing(tokenizer)
-    whole = all(name.startswith(model.base_model_prefix) for name in missing)
-    return model, tokenizer, whole
+    complete = all(name.startswith(model.base_model_prefix) for name in missing)
+    return model, tokenizer, complete
 
 
 def export_masked_lm(
@@ -208,10 +208,10 @@ def logits_at(model: Any, inputs: dict[str, torch.Tensor], rows: torch.Tensor, c
         columns: Column of each place, (p,).
     """
     takes, where = inspect.signature(model.forward).parameters, place(model)
-    known = beside(model, {name: value for name, value in inputs.items() if name in takes})
+    arguments = beside(model, {name: value for name, value in inputs.items() if name in takes})
     at = rows.to(where), columns.to(where)
     with only_at(model, lambda hidden: at):
-        logits: torch.Tensor = model(**known, return_dict=True).logits[:, 0]
+        logits: torch.Tensor = model(**arguments, return_dict=True).logits[:, 0]
     return logits
 
 
@@ -245,9 +245,9 @@ class AtPositions(torch.nn.Module):
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return logits (n, pieces) and attention (n, length, length) from the named inputs and positions (n,)."""
         *inputs, positions = tensors
-        known = dict(zip(self.names, inputs, strict=True))
+        arguments = dict(zip(self.names, inputs, strict=True))
         with only_at(self.model, lambda hidden: (torch.arange(hidden.shape[0]), positions)):
-            answer = self.model(**known, output_attentions=True, return_dict=True)
+            answer = self.model(**arguments, output_attentions=True, return_dict=True)
         attention = torch.stack([layer.mean(dim=1) for layer in answer.attentions]).mean(dim=0)
         return answer.logits[:, 0], attention
 

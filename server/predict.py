@@ -45,7 +45,7 @@ class Predictor:
 
     def __post_init__(self) -> None:
         request, maps = self.request, self.maps
-        alone = [type(each) for each in request.questions] == [EmbeddingQuestion]
+        alone = [type(question) for question in request.questions] == [EmbeddingQuestion]
         if not alone or len(self.classes) != maps.classes or request.classes != maps.classes:
             raise ValueError("predict: the question must be for an embedding, with the classes of the model")
         sent = self._question.projection

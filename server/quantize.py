@@ -78,14 +78,14 @@ def quantize(graph: Path, out: Path, feeds: Iterable[Feeds]) -> None:
             numpy_helper.from_array(np.array(scale, np.float32), names[1]),
             numpy_helper.from_array(np.array(round(-low / scale), np.uint8), names[2]),
         ]
-        made = []
+        operators = []
         if (factors > 1).any():
             constants.append(numpy_helper.from_array(np.float32(1) / factors, f"state_{i}_factors"))
             even = f"state_{i}_even"
-            made.append(helper.make_node("Mul", [state, f"state_{i}_factors"], [even], f"even_{i}"))
-        read = made[-1].output[0] if made else state
-        made.append(helper.make_node("QuantizeLinear", [read, *names[1:]], names[:1], f"quantize_{i}"))
-        steps[state] = names, made
+            operators.append(helper.make_node("Mul", [state, f"state_{i}_factors"], [even], f"even_{i}"))
+        read = operators[-1].output[0] if operators else state
+        operators.append(helper.make_node("QuantizeLinear", [read, *names[1:]], names[:1], f"quantize_{i}"))
+        steps[state] = names, operators
     biases = _biases(model, weights)
     nodes: list[Any] = []
     merged = set()
@@ -166,8 +166,8 @@ def _blocks(rows: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.fl
     blocks = rows.reshape(len(rows), -1, BLOCK)
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=2)[..., None], axis=2)[..., 0]
     scales = (largest / -8).astype(np.float32)
-    whole = np.rint(blocks / np.where(scales == 0, 1, scales)[..., None]) + 8
-    q = np.clip(whole, 0, 15).astype(np.uint8)
+    levels = np.rint(blocks / np.where(scales == 0, 1, scales)[..., None]) + 8
+    q = np.clip(levels, 0, 15).astype(np.uint8)
     return q[..., ::2] | q[..., 1::2] << 4, scales
 
 
@@ -189,15 +189,15 @@ def _ranges(model: Any, states: list[str], feeds: Iterable[Feeds]) -> list[Range
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     run = onnxruntime.InferenceSession(shown.SerializeToString(), options, providers=["CPUExecutionProvider"]).run
-    found: list[Ranges] = []
+    ranges: list[Ranges] = []
     for f in feeds:
         rows = [v.reshape(-1, v.shape[-1]) for v in run(states, dict(f))]
         seen = [(v.min(axis=0), v.max(axis=0)) for v in rows]
-        pairs = zip(found or seen, seen, strict=True)
-        found = [(np.minimum(low, least), np.maximum(high, most)) for (low, high), (least, most) in pairs]
-    if not found:
+        pairs = zip(ranges or seen, seen, strict=True)
+        ranges = [(np.minimum(low, least), np.maximum(high, most)) for (low, high), (least, most) in pairs]
+    if not ranges:
         raise ValueError("encoder: int8 needs public texts to take its ranges from")
-    return found
+    return ranges
 
 
 def _factors(ranges: Ranges) -> NDArray[np.float32]:
@@ -240,10 +240,10 @@ def _biases(model: Any, weights: Mapping[str, NDArray[Any]]) -> dict[str, tuple[
     for node in model.graph.node:
         for name in node.input:
             uses[name] = uses.get(name, 0) + 1
-    found = {}
+    biases = {}
     for node in model.graph.node:
         if node.op_type == "Add":
             for a, b in (node.input, node.input[::-1]):
                 if b in weights and weights[b].ndim == 1 and len(weights[b]) > 1 and uses[a] == 1:
-                    found[a] = b, node.output[0]
-    return found
+                    biases[a] = b, node.output[0]
+    return biases

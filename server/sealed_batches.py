@@ -51,23 +51,23 @@ class Taken:
         """
         if batch_identity(rows.tobytes()) != batch:
             raise ValueError(f"batch of stage {stage!r}: its rows are not those that its identity names")
-        taken = self._taken()
-        if stage in taken:
-            if taken[stage] != batch:
+        batches = self._taken()
+        if stage in batches:
+            if batches[stage] != batch:
                 raise ValueError(f"batch of stage {stage!r}: another one was taken for it before")
             return
-        if before := [other for other, identity in taken.items() if identity == batch]:
+        if before := [other for other, identity in batches.items() if identity == batch]:
             raise ValueError(f"batch of stage {stage!r}: it is replayed, and was taken for stage {before[0]!r}")
         self._write(stage, batch)
 
     def _taken(self) -> dict[str, str]:
-        found = {}
+        batches = {}
         for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
             identity = path.read_text().strip()
             if not is_hex(identity):
                 raise ValueError(f"{path}: is damaged; whether a batch was taken before cannot be told")
-            found[path.name.removesuffix(_SUFFIX)] = identity
-        return found
+            batches[path.name.removesuffix(_SUFFIX)] = identity
+        return batches
 
     def _write(self, stage: str, batch: str) -> None:
         """Write the whole file or nothing, also through a power cut."""

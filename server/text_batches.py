@@ -166,8 +166,8 @@ def clip_bounds(owner: str, moments: Iterable[tuple[int, float, float]]) -> tupl
     Source: Meisenbacher et al. 2024, section 5.1.1.
     """
     count, total, squares = 0, 0.0, 0.0
-    for n, each, square in moments:
-        count, total, squares = count + n, total + each, squares + square
+    for n, value_sum, square in moments:
+        count, total, squares = count + n, total + value_sum, squares + square
     if not count:
         raise ValueError(f"{owner}: public texts are needed, to say where logits are clipped")
     mean = total / count

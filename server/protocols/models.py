@@ -92,8 +92,8 @@ class EmbeddingModel(_Classifier):
 
     def scores(self, batch: Batch) -> NDArray[np.float64] | None:
         """Return a logit for each class of a batch's rows, (n, K); for released answers, 1 for the released class."""
-        if (given := batch.of(AnswerQuestion)) is not None:
-            return np.eye(self.channels.classes)[given.values.astype(np.int64)]
+        if (answers := batch.of(AnswerQuestion)) is not None:
+            return np.eye(self.channels.classes)[answers.values.astype(np.int64)]
         release = batch.of(EmbeddingQuestion)
         if release is None or self.mechanism is None:
             return None

@@ -188,8 +188,8 @@ class Channels:
         """
         projection = Projection(encoder, maps.mean, maps.m1)
         embedding = EmbeddingQuestion(parameters(mechanism), projection=projection, classes=self.classes)
-        known = None if prior is None else Prior(prior, embedding)
-        labels = (self._labels(known),) if label else ()
+        label_prior = None if prior is None else Prior(prior, embedding)
+        labels = (self._labels(label_prior),) if label else ()
         return self._request(embedding, *labels, stage=stage, split=split, part=part)
 
     def texts(

@@ -77,12 +77,12 @@ class PublicMaps:
             assert self.labels is not None
             order = np.random.default_rng([self.seed, 1]).permutation(len(self.embeddings))
             cut = int(len(order) * HELD_OUT)
-            held, rest = order[:cut], order[cut:]
+            validation, rest = order[:cut], order[cut:]
             learned = self._learned_on(self.embeddings[rest], self.labels[rest], mechanism)
             maps = rescaled(learned, public=self.embeddings[rest])
-            z = np.tile(maps.project(self.embeddings[held]), (DRAWS, 1))
+            z = np.tile(maps.project(self.embeddings[validation]), (DRAWS, 1))
             guesses = maps.predict(sanitize_public(mechanism, z, seed=self.seed, stage="choose-dim"))
-            self._accuracy[mechanism] = float(np.mean(guesses == np.tile(self.labels[held], DRAWS)))
+            self._accuracy[mechanism] = float(np.mean(guesses == np.tile(self.labels[validation], DRAWS)))
         return self._accuracy[mechanism]
 
     def _learned_on(self, embeddings: NDArray[np.float32], labels: Any, mechanism: Mechanism) -> Maps:

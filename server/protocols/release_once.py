@@ -49,11 +49,11 @@ def release_once(public: Public, channels: Channels, training: Training, *, fold
     assert public.maps is not None and public.encoder is not None and public.embeddings is not None
     log.info(f"learning maps on {len(public.texts):,} public texts")
     mechanism = public.maps.best(channels.embedding)
-    maps, asked, label = public.maps.of(mechanism), None, channels.label
+    maps, user_maps, label = public.maps.of(mechanism), None, channels.label
     stages = LABEL_STAGES.of(training.options)
     z, y, transitions = [], [], []
     for stage in range(stages if channels.teaching else 0):
-        asked = asked or maps
+        user_maps = user_maps or maps
         prior = maps.folded() if getattr(label, "needs_prior", False) else None
         batch = yield channels.embeddings(
             public.encoder.identity,
@@ -79,7 +79,7 @@ def release_once(public: Public, channels: Channels, training: Training, *, fold
             seed=training.seed,
         )
     maps = rescaled(maps, public=public.embeddings)
-    return EmbeddingModel(channels, public.encoder, mechanism, maps, asked)
+    return EmbeddingModel(channels, public.encoder, mechanism, maps, user_maps)
 
 
 RELEASE_ONCE = TrainingProtocol(

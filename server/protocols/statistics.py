@@ -166,19 +166,19 @@ class Batches:
             features: Features (N, d) of public text.
             codes: Codes of labels.
         """
-        known = isinstance(mechanism, PrivUnit) and mechanism.scale > 0 and mechanism.dim <= MAX_TESTED
-        if not known or len(release) < 2:
+        testable = isinstance(mechanism, PrivUnit) and mechanism.scale > 0 and mechanism.dim <= MAX_TESTED
+        if not testable or len(release) < 2:
             return statistic_mean(mechanism, release)
         assert isinstance(mechanism, PrivUnit)
         honest = honest_moment(mechanism, features if self.like_public else None, codes.shape[1])
-        found = robust_mean(mechanism, release.values, honest, codes.shape[1])
-        test = BatchTest(release.stage, len(release), found.excess, found.dropped if self.robust else 0.0)
+        estimate = robust_mean(mechanism, release.values, honest, codes.shape[1])
+        test = BatchTest(release.stage, len(release), estimate.excess, estimate.dropped if self.robust else 0.0)
         self.tests.append(test)
         if test.alarm:
             log.warning(f"stage {release.stage}: {test.told}")
         if not self.robust:
             return statistic_mean(mechanism, release)
-        return found.mean, mean_noise(mechanism, users=int(found.kept.sum()))
+        return estimate.mean, mean_noise(mechanism, users=int(estimate.kept.sum()))
 
     def compare(self, features: FloatArray, likely: NDArray[Any], users: Evidence) -> None:
         """Add a doubt if users contradict the names of two classes."""
@@ -204,7 +204,7 @@ def statistics(public: Public, channels: Channels, training: Training, *, folder
     encoder, embeddings = public.encoder, public.embeddings
     rounds, self_training = ROUNDS.of(training.options), SELF_TRAINING.of(training.options)
     group = first_group(public, channels, training)
-    maps, asked = None, None
+    maps, user_maps = None, None
     batches = Batches(ROBUST.of(training.options), channels.one_record and not public.elsewhere, public.classes)
     if group.believed is not None and group.believed.doubt:
         batches.doubts.append(group.believed.doubt)
@@ -216,7 +216,7 @@ def statistics(public: Public, channels: Channels, training: Training, *, folder
         group = replace(group, channels=channels)
     for number in range(rounds):
         release = yield from group.request(encoder, (number, rounds))
-        asked = group.frame if channels.teaching else None
+        user_maps = group.frame if channels.teaching else None
         maps = group.maps(release, batches, seed=[training.seed, number])
         if maps is None:
             return None
@@ -251,7 +251,7 @@ def statistics(public: Public, channels: Channels, training: Training, *, folder
     mechanism = channels.embedding[0] if channels.asking else None
     if mechanism is not None:
         maps = rescaled(maps, public=embeddings, dim=dim_of(mechanism), rest=REST)
-    return EmbeddingModel(channels, encoder, mechanism, maps, asked, tuple(batches.tests), tuple(batches.doubts))
+    return EmbeddingModel(channels, encoder, mechanism, maps, user_maps, tuple(batches.tests), tuple(batches.doubts))
 
 
 def first_group(public: Public, channels: Channels, training: Training) -> Group:
@@ -279,17 +279,17 @@ def first_belief(public: Public, embeddings: NDArray[np.float32]) -> Belief | No
     these decide which is better on them: the names, or a head from labels, cross-validated.
     """
     labels, names = public.labels, public.names
-    given = None if labels is None else Belief(labels)
-    if names is None or (given is not None and len(given.rows) == len(embeddings)):
-        return given
+    belief = None if labels is None else Belief(labels)
+    if names is None or (belief is not None and len(belief.rows) == len(embeddings)):
+        return belief
     likely = Belief(name_probabilities(names, embeddings, labels), by_names=True)
-    if labels is None or given is None or len(given.rows) < FOLDS:
+    if labels is None or belief is None or len(belief.rows) < FOLDS:
         return likely
-    rows = given.rows
+    rows = belief.rows
     guesses = name_probabilities(names, embeddings)[rows].argmax(axis=1)
     right, doubt = guesses == labels[rows], _doubt(guesses, labels[rows], len(public.classes))
     better = right.mean() >= _left_out(embeddings, labels, rows, len(public.classes)).mean()
-    return replace(likely if better else given, doubt=doubt)
+    return replace(likely if better else belief, doubt=doubt)
 
 
 def _doubt(guesses: IntArray, labels: IntArray, classes: int) -> str:
@@ -314,9 +314,9 @@ def _left_out(embeddings: NDArray[np.float32], labels: IntArray, rows: IntArray,
     features = pca_maps(embeddings, dim=dim, classes=classes).project(embeddings)
     right = np.zeros(len(rows), bool)
     for out in range(FOLDS):
-        kept, asked = rows[fold != out], rows[fold == out]
+        kept, fold_rows = rows[fold != out], rows[fold == out]
         weight, bias = linear_head(features, codes, labels=of_labels(features[kept], labels[kept], codes))
-        right[fold == out] = (features[asked] @ weight + bias).argmax(axis=1) == labels[asked]
+        right[fold == out] = (features[fold_rows] @ weight + bias).argmax(axis=1) == labels[fold_rows]
     return right
 
 
@@ -435,8 +435,8 @@ class Group:
             assert self.channels.statistic is not None
             mechanism = self.channels.statistic(self.codes.shape[1] * (frame.dim + 1))
             if isinstance(self.channels.curator, DPSGD):
-                known = records_of(decoded_statistics(mechanism, release), self.codes)
-                return _descended(frame, embeddings, believed, known, self.channels.curator, seed)
+                user_records = records_of(decoded_statistics(mechanism, release), self.codes)
+                return _descended(frame, embeddings, believed, user_records, self.channels.curator, seed)
             users = self._evidence(mechanism, release, batches, seed)
         if users is None and believed is None:
             return None

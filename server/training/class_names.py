@@ -87,8 +87,8 @@ def refined(
 def _likely(x: FloatArray, centres: FloatArray, labels: NDArray[np.int64] | None) -> FloatArray:
     likely: FloatArray = softmax(SHARPNESS * x @ centres.T, axis=1)
     if labels is not None:
-        known = labels >= 0
-        likely[known] = np.eye(len(centres))[labels[known]]
+        mask = labels >= 0
+        likely[mask] = np.eye(len(centres))[labels[mask]]
     return likely
 
 
@@ -106,6 +106,6 @@ def pseudo_labels(maps: Maps, embeddings: NDArray[Any], labels: NDArray[np.int64
     """
     likely: NDArray[np.float64] = softmax(maps.logits(maps.project(embeddings)), axis=1)
     if labels is not None:
-        known = labels >= 0
-        likely[known] = np.eye(maps.classes)[labels[known]]
+        mask = labels >= 0
+        likely[mask] = np.eye(maps.classes)[labels[mask]]
     return likely

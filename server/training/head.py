@@ -68,8 +68,8 @@ def train_head(
         loss = float((normal - evidence).sum()) + 0.5 * pull * float((away * away).sum())
         return loss / n, ((design.T @ (prior - posterior) + pull * away) / n).ravel()
 
-    found = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS})
-    fitted = found.x.reshape(start.shape)
+    optimum = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS})
+    fitted = optimum.x.reshape(start.shape)
     m2 = maps.m2.astype(np.float64)
     # the least change of the head that makes M2 @ head the fitted product
     head = maps.head_w + np.linalg.pinv(m2) @ (fitted[:-1] - m2 @ maps.head_w)

@@ -93,9 +93,9 @@ def _row(tokenizer: Any, about: dict[str, Any], text: str, paraphrase: str) -> t
 def _loss(model: Any, about: dict[str, Any], rows: Sequence[tuple[list[int], list[int]]]) -> torch.Tensor:
     """Return the mean cross-entropy of each following token, given the tokens before it."""
     prompts, targets = [prompt for prompt, _ in rows], [target for _, target in rows]
-    given = beside(model, inputs_of(about, prompts, [target[:-1] for target in targets]))
-    logits = model(**given, use_cache=False).logits
+    inputs = beside(model, inputs_of(about, prompts, [target[:-1] for target in targets]))
+    logits = model(**inputs, use_cache=False).logits
     first = [0 if about["start"] is not None else len(prompt) - 1 for prompt in prompts]
-    each = [row[at : at + len(target)] for row, at, target in zip(logits, first, targets, strict=True)]
-    said = torch.tensor([i for target in targets for i in target], device=logits.device)
-    return torch.nn.functional.cross_entropy(torch.cat(each), said)
+    target_logits = [row[at : at + len(target)] for row, at, target in zip(logits, first, targets, strict=True)]
+    target_ids = torch.tensor([i for target in targets for i in target], device=logits.device)
+    return torch.nn.functional.cross_entropy(torch.cat(target_logits), target_ids)

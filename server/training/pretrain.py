@@ -85,13 +85,13 @@ def pretrain(
     if steps < 1 or batch_size < 1:
         raise ValueError(f"pretraining: steps and batch-size must be at least 1, got {steps} and {batch_size}")
     with seeded(seed):
-        model, tokenizer, whole = read(checkpoint)
-        if not whole and model.config.model_type == "bert":
+        model, tokenizer, complete = read(checkpoint)
+        if not complete and model.config.model_type == "bert":
             setattr(model.config, ALIGNED, True)
         about = layout(model, tokenizer)
         rows = _aligned(tokenizer, about, texts, sanitizer, max_length)
         with lent(model):
-            step = stepper(_optimizer(model, lr if lr is not None else LR if whole else BARE_LR), steps)
+            step = stepper(_optimizer(model, lr if lr is not None else LR if complete else BARE_LR), steps)
             rng = np.random.default_rng([seed, 0])
             lengths = [len(row) for row in rows]
             model.train()
@@ -103,8 +103,10 @@ def pretrain(
                 logits, targets = _predictions(model, about, [rows[j] for j in at], rng, double, _training_kinds)
                 losses.append(step(torch.nn.functional.cross_entropy(logits, targets)))
                 if done in (FIRST, steps) or len(losses) == REPORT:
-                    left = _duration((time.monotonic() - start) / done * (steps - done))
-                    log.info(f"pretraining, batch {done} of {steps}: loss {sum(losses) / len(losses):.3f}, {left} left")
+                    duration = _duration((time.monotonic() - start) / done * (steps - done))
+                    log.info(
+                        f"pretraining, batch {done} of {steps}: loss {sum(losses) / len(losses):.3f}, {duration} left"
+                    )
                     losses = []
     return save(model, tokenizer, folder)
 
@@ -116,9 +118,9 @@ def _duration(seconds: float) -> str:
 def _optimizer(model: Any, lr: float) -> torch.optim.Optimizer:
     """Return an optimizer of the head, and of the encoder at `lr`; freeze the embeddings of words."""
     model.get_input_embeddings().weight.requires_grad_(False)
-    known = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    head = [p for name, p in known if not name.startswith(model.base_model_prefix)]
-    body = [p for name, p in known if name.startswith(model.base_model_prefix)]
+    trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    head = [p for name, p in trainable if not name.startswith(model.base_model_prefix)]
+    body = [p for name, p in trainable if name.startswith(model.base_model_prefix)]
     return torch.optim.AdamW([{"params": body, "lr": lr}, {"params": head, "lr": HEAD_LR}], fused=True)
 
 

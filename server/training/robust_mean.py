@@ -64,11 +64,11 @@ class BatchTest:
     @property
     def told(self) -> str:
         """Return the finding in one sentence without a full stop."""
-        left = f"{self.dropped:.1%} were left out" if self.dropped else "none was left out"
+        clause = f"{self.dropped:.1%} were left out" if self.dropped else "none was left out"
         return (
             f"some of {self.users:,} user vectors are not of honest users, or users' texts are unlike public text: "
             f"along one direction their second moment is {self.excess:.2f} times the limit, which honest "
-            f"users exceed with probability {FALSE_ALARM:g}; {left}"
+            f"users exceed with probability {FALSE_ALARM:g}; {clause}"
         )
 
 
@@ -112,22 +112,22 @@ def robust_mean(mechanism: PrivUnit, codes: NDArray[np.integer], honest: FloatAr
     n, dim = codes.shape
     root: FloatArray = np.asarray(np.linalg.cholesky(honest), np.float64)
     limit, narrow = max(edge(n, dim), 1 + TOLERANCE), edge_along(n, length)
-    known = _units(root[dim // length - 1 :: dim // length].T)  # of constants, in the units of the honest law
+    constants = _units(root[dim // length - 1 :: dim // length].T)  # of constants, in the units of the honest law
     reports, kept = codes * np.float32(mechanism.grid.step), np.ones(n, np.bool_)
-    found, cuts, excess = np.zeros((dim, 0)), list[float](), None
+    directions, cuts, excess = np.zeros((dim, 0)), list[float](), None
     while True:
         moment = _whitened(_second_moment(reports, kept), root)
-        values, vectors = np.linalg.eigh(_without(found, _without(found, moment).T))
-        along = np.einsum("ij,ik,kj->j", known, moment, known)
+        values, vectors = np.linalg.eigh(_without(directions, _without(directions, moment).T))
+        along = np.einsum("ij,ik,kj->j", constants, moment, constants)
         excess = max(values[-1] / limit, along.max() / narrow) if excess is None else excess
-        suspects = [(x, narrow) for x in known[:, along > narrow].T]
+        suspects = [(x, narrow) for x in constants[:, along > narrow].T]
         suspects += [(x, limit) for x in vectors[:, values > limit][:, ::-1].T]
         before = len(cuts)
         for suspect, most in suspects:
-            rest = _without(found, suspect)
+            rest = _without(directions, suspect)
             if np.linalg.norm(rest) > _NEW:
-                found = np.hstack([found, _units(rest[:, None])])
-                far = np.abs(reports @ np.linalg.solve(root.T, found[:, -1]).astype(np.float32))
+                directions = np.hstack([directions, _units(rest[:, None])])
+                far = np.abs(reports @ np.linalg.solve(root.T, directions[:, -1]).astype(np.float32))
                 cuts.append(_cut(np.sort(far[kept]), most))
                 inside = kept & (far <= (cuts[-1] or NEAREST))
                 kept = inside if 2 * int(inside.sum()) >= n else kept  # whatever is found, half of the reports stay
@@ -136,8 +136,8 @@ def robust_mean(mechanism: PrivUnit, codes: NDArray[np.integer], honest: FloatAr
     if not cuts:
         return RobustMean(mechanism.decoded_mean(codes), kept, float(excess))
     mean = np.linalg.solve(root, reports[kept].mean(axis=0, dtype=np.float64))
-    centre = _centre(reports[kept] @ np.linalg.solve(root.T, found).astype(np.float32), np.array(cuts))
-    mean = root @ (_without(found, mean) + found @ centre)
+    centre = _centre(reports[kept] @ np.linalg.solve(root.T, directions).astype(np.float32), np.array(cuts))
+    mean = root @ (_without(directions, mean) + directions @ centre)
     return RobustMean(mean / mechanism.scale, kept, float(excess))
 
 

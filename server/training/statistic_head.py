@@ -273,20 +273,22 @@ def linear_head(
     user_variance = None  # the noise of their constant moves along with them
     if users is not None:
         user_variance = users.variance(spread) + users.constant_noise * (shift @ along) ** 2
-    theirs, known = (
+    user_cross, label_cross = (
         None if e is None else (e.cross - np.outer(e.constant, centre)) @ along
         for e, centre in ((users, mean + shift), (labels, mean))
     )
     if (
-        theirs is not None
+        user_cross is not None
         and user_variance is not None
-        and known is not None
+        and label_cross is not None
         and labels is not None
         and labels.by_names
     ):
-        cross = _with_names(theirs, _posterior(None, known, None, label_variance, spread), user_variance, spread)
+        cross = _with_names(
+            user_cross, _posterior(None, label_cross, None, label_variance, spread), user_variance, spread
+        )
     else:
-        cross = _posterior(theirs, known, user_variance, label_variance, spread)
+        cross = _posterior(user_cross, label_cross, user_variance, label_variance, spread)
     if along is not vectors:
         cross = cross @ vectors
     share = _shares(exact, users, labels)
@@ -373,8 +375,8 @@ def _with_names(users: FloatArray, names: FloatArray, variance: FloatArray, valu
     tau = np.outer(_LEVELS / (c * (own / values).sum()), own)
     alone = np.full(len(tau), np.log(UNRELATED / len(tau)))
     alone -= 0.5 * (c * np.log(tau + variance) + uu / (tau + variance)).sum(axis=1)
-    whole = logsumexp([logsumexp(related), logsumexp(alone)])
-    related, alone = np.exp(related - whole), np.exp(alone - whole)
+    log_total = logsumexp([logsumexp(related), logsumexp(alone)])
+    related, alone = np.exp(related - log_total), np.exp(alone - log_total)
     gain = delta / total
     of_users = related.sum(axis=0) @ gain + alone @ (tau / (tau + variance))
     posterior: FloatArray = of_users * users + ((_SCALES @ related) @ (1 - gain)) * names
@@ -387,20 +389,20 @@ def _shares(codes: FloatArray, users: Evidence | None, labels: Evidence | None) 
     They are equal if no estimate rises above its noise, or those of class names, whose head is calibrated by them.
     """
     classes, c = codes.shape
-    known = [e for e in (users, labels) if e is not None]
+    evidence = [e for e in (users, labels) if e is not None]
     by_names = labels is not None and labels.by_names
-    estimate, variance = known[0].constant, known[0].constant_variance
-    if len(known) == 2:
-        other = known[1].constant_variance
+    estimate, variance = evidence[0].constant, evidence[0].constant_variance
+    if len(evidence) == 2:
+        other = evidence[1].constant_variance
         if by_names:  # E[code] errs by K/(K - 1)·Σ_k (SHARE_ERROR/K)² in all its K - 1 coordinates
             other += (SHARE_ERROR / (classes - 1)) ** 2
         else:
-            gap = float(((known[0].constant - known[1].constant) ** 2).mean())
+            gap = float(((evidence[0].constant - evidence[1].constant) ** 2).mean())
             # few coordinates tell how far the two shares differ: no farther than noise explains, unless far beyond it;
             # and E[code] lies in the unit ball
             if gap > _DIFFERS * (variance + other):
                 other += min(gap - variance - other, 1 / c)
-        estimate = (estimate * other + known[1].constant * variance) / (variance + other)
+        estimate = (estimate * other + evidence[1].constant * variance) / (variance + other)
         variance = variance * other / (variance + other)
     # James and Stein's factor, and at most what the unit ball, in which E[code] lies, leaves of so much noise
     factor = min(1.0 - variance * c / max(float(estimate @ estimate), 1e-300), 1.0 / (1.0 + c * variance))
@@ -509,8 +511,8 @@ def covering_features(embeddings: NDArray[Any], likely: NDArray[Any], codes: NDA
         return (features @ weight + bias).argmax(axis=1)
 
     allowed = features_allowed(1, width=widest)
-    whole = decided(widest)
-    return next((d for d in allowed if (decided(d) == whole).mean() >= COVERED), widest)
+    predictions = decided(widest)
+    return next((d for d in allowed if (decided(d) == predictions).mean() >= COVERED), widest)
 
 
 def expected_gain(
@@ -535,10 +537,10 @@ def expected_gain(
     values = np.maximum(values, 1e-12)
     names = of_names(f, likely, codes)
     cross = (names.cross - np.outer(names.constant, f.mean(axis=0))) @ vectors
-    known = float(((cross**2).sum(axis=0) / values).sum())
-    error = ERROR * known / c * values**ERROR_DECAY / (values ** (ERROR_DECAY - 1)).sum()
+    signal = float(((cross**2).sum(axis=0) / values).sum())
+    error = ERROR * signal / c * values**ERROR_DECAY / (values ** (ERROR_DECAY - 1)).sum()
     removed = error**2 / np.maximum(error + noise / (1 - constant_share(d)) + values / (c * users), 1e-300)
-    return c * float((removed / values).sum()) / max(known, 1e-300)
+    return c * float((removed / values).sum()) / max(signal, 1e-300)
 
 
 def swapped_names(
@@ -563,10 +565,10 @@ def swapped_names(
     classes, mean, spread = len(exact), f.mean(axis=0), np.maximum(f.var(axis=0), 1e-12)
     centre = mean + _shift(users, mean, spread)
     names = of_names(f, likely, codes)
-    theirs = exact @ (users.cross - np.outer(users.constant, centre))
-    known = exact @ (names.cross - np.outer(names.constant, mean))
-    weighed = known / (users.variance(spread) + users.constant_noise * centre**2)
-    product, square = _between(theirs @ weighed.T), _between(known @ weighed.T)
+    user_cross = exact @ (users.cross - np.outer(users.constant, centre))
+    name_cross = exact @ (names.cross - np.outer(names.constant, mean))
+    weighed = name_cross / (users.variance(spread) + users.constant_noise * centre**2)
+    product, square = _between(user_cross @ weighed.T), _between(name_cross @ weighed.T)
     length = 2 * classes / (classes - 1)  # |code_j - code_k|²
     j, k = np.triu_indices(classes, 1)
     score = product[j, k] / np.sqrt(np.maximum(length * square[j, k], 1e-300))
