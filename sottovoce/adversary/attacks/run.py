@@ -128,7 +128,7 @@ def run(attack: Attack) -> dict[str, Any]:
         raise UserError("; ".join(dict.fromkeys(refused)))
     if not entries and not skipped:
         raise UserError(f"{attack.run}: holds nothing that can be attacked; run an experiment whose users release")
-    attack_names = {entry["attack"] for entry in entries}
+    name_set = {entry["attack"] for entry in entries}
     entries = [entry | {"about": about(entry["attack"])} for entry in intervals.judged(entries)]
     return {
         "name": study.name,
@@ -137,7 +137,7 @@ def run(attack: Attack) -> dict[str, Any]:
         "entries": entries,
         "skipped": skipped,
         "refused": list(dict.fromkeys(refused)),
-        "reading": [kind.READING for kind, _ in KINDS if attack_names & set(kind.ATTACKS)],
+        "reading": [kind.READING for kind, _ in KINDS if name_set & set(kind.ATTACKS)],
     }
 
 

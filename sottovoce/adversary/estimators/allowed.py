@@ -74,10 +74,10 @@ def curve(mechanism: Any, releases: int = 1) -> FloatArray:
     worst = loss.epsilon(0.0)
     if worst == math.inf and loss.delta(_MOST) >= 1:
         return np.zeros((0, 2))
-    together: Any = loss if releases == 1 else pld.compose([(loss, releases)])
+    composition: Any = loss if releases == 1 else pld.compose([(loss, releases)])
     grid = np.linspace(0.0, min(releases * worst, _MOST), _POINTS)
     numeric = releases * theorem.numeric_delta * (1 + np.exp(grid))
-    delta = np.array([together.delta(float(e)) for e in grid])
+    delta = np.array([composition.delta(float(e)) for e in grid])
     delta = np.minimum(1.0, delta * math.exp(releases * theorem.numeric_epsilon) + numeric)
     return np.column_stack([grid + releases * theorem.numeric_epsilon, delta])
 

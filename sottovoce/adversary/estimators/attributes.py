@@ -42,14 +42,14 @@ def guessed(auxiliary: NDArray[Any], labels: IntArray, seen: NDArray[Any], *, cl
     if texts < 10:
         raise ValueError(f"{texts} auxiliary texts are too few to learn on")
     order = np.random.default_rng([seed, 9]).permutation(texts)
-    held, rest = order[: int(texts * _HELD_OUT)], order[int(texts * _HELD_OUT) :]
+    fold, fit_rows = order[: int(texts * _HELD_OUT)], order[int(texts * _HELD_OUT) :]
     middle, spread = auxiliary.mean(axis=(0, 1)), auxiliary.std(axis=(0, 1)) + 1e-9
     x, attacked = ((values - middle) / spread for values in (auxiliary, seen))
-    network = MLPClassifier((_HIDDEN, _HIDDEN), batch_size=min(_BATCH, len(rest)), alpha=_DECAY, random_state=seed)
+    network = MLPClassifier((_HIDDEN, _HIDDEN), batch_size=min(_BATCH, len(fit_rows)), alpha=_DECAY, random_state=seed)
     best, guesses = -1.0, np.zeros(len(seen), np.int64)
     for epoch in range(_EPOCHS):
-        network.partial_fit(x[epoch % len(x)][rest], labels[rest], classes=np.arange(classes))
-        right = float(np.mean([network.score(draw[held], labels[held]) for draw in x]))
+        network.partial_fit(x[epoch % len(x)][fit_rows], labels[fit_rows], classes=np.arange(classes))
+        right = float(np.mean([network.score(draw[fold], labels[fold]) for draw in x]))
         if right > best:
             best, guesses = right, network.predict(attacked)
     return guesses

@@ -110,8 +110,13 @@ class Event:
 
     def counted(self, first: FloatArray, second: FloatArray) -> Counts:
         """Return how often the event occurred, from scores (n,) under x and under x'."""
-        own, other = (-second, -first) if self.swapped else (first, second)
-        return Counts(int((own >= self.threshold).sum()), int((other >= self.threshold).sum()), len(own), len(other))
+        first_scores, second_scores = (-second, -first) if self.swapped else (first, second)
+        return Counts(
+            int((first_scores >= self.threshold).sum()),
+            int((second_scores >= self.threshold).sum()),
+            len(first_scores),
+            len(second_scores),
+        )
 
 
 @dataclass(frozen=True)
@@ -192,25 +197,25 @@ def scores(first: Outputs, second: Outputs, *fits: Fit) -> Scores:
     if n < MIN_DRAWS:
         raise ValueError(f"audit: {n} draws are too few; at least {MIN_DRAWS:,} of each input are needed")
     quarter, half = n // 4, n // 2
-    each = [fit(first[:quarter], second[:quarter]) for fit in fits]
+    functions = [fit(first[:quarter], second[:quarter]) for fit in fits]
 
     def all_of(outputs: Outputs) -> FloatArray:
-        return np.stack([score(outputs) for score in each])
+        return np.stack([score(outputs) for score in functions])
 
-    chosen = all_of(first[quarter:half]), all_of(second[quarter:half])
-    return Scores(chosen, (all_of(first[half:n]), all_of(second[half:n])), tuple(each))
+    halves = all_of(first[quarter:half]), all_of(second[quarter:half])
+    return Scores(halves, (all_of(first[half:n]), all_of(second[half:n])), tuple(functions))
 
 
 def lower_epsilon(scores: Scores, delta: float, alpha: float) -> LowerBound:
     """Return a lower bound of ε at δ, wrong with probability at most alpha."""
     best, event = -math.inf, None
-    for of, swapped in _ways(scores):
-        thresholds, a, b = _rates(scores, of, swapped, alpha)
+    for part_number, swap in _ways(scores):
+        thresholds, a, b = _rates(scores, part_number, swap, alpha)
         with np.errstate(divide="ignore", invalid="ignore"):
             value = np.log(np.maximum(a - delta, 0.0) / b)
         at = int(np.argmax(value))
         if value[at] > best or event is None:
-            best, event = float(value[at]), Event(of, swapped, float(thresholds[at]))
+            best, event = float(value[at]), Event(part_number, swap, float(thresholds[at]))
     assert event is not None
     counts = event.counted(*(part[event.of] for part in scores.reported))
     at_least, at_most = counts.bounds(alpha)
@@ -226,13 +231,13 @@ def lower_mu(scores: Scores, alpha: float) -> float:
     Source: Nasr et al. 2023, for μ-GDP of Dong, Roth and Su 2022.
     """
     best, event = -math.inf, None
-    for of, swapped in _ways(scores):
-        thresholds, a, b = _rates(scores, of, swapped, alpha)
+    for part_number, swap in _ways(scores):
+        thresholds, a, b = _rates(scores, part_number, swap, alpha)
         with np.errstate(invalid="ignore"):
             value = np.nan_to_num(ndtri(a) - ndtri(b), nan=-math.inf, neginf=-math.inf)
         at = int(np.argmax(value))
         if value[at] > best or event is None:
-            best, event = float(value[at]), Event(of, swapped, float(thresholds[at]))
+            best, event = float(value[at]), Event(part_number, swap, float(thresholds[at]))
     assert event is not None
     at_least, at_most = event.counted(*(part[event.of] for part in scores.reported)).bounds(alpha)
     return max(0.0, float(ndtri(at_least) - ndtri(at_most))) if at_least > 0 and at_most < 1 else 0.0
@@ -249,23 +254,23 @@ def excess(scores: Scores, points: FloatArray, alpha: float) -> Excess:
         alpha: Error probability.
     """
     epsilons, deltas = points[:, 0], points[:, 1]
-    best, picked = -math.inf, None
-    for of, swapped in _ways(scores):
-        thresholds, a, b = _rates(scores, of, swapped, alpha)
+    best, choice = -math.inf, None
+    for part_number, swap in _ways(scores):
+        thresholds, a, b = _rates(scores, part_number, swap, alpha)
         n = scores.chosen[0].shape[1]
         growth = np.exp(np.minimum(epsilons, 700.0))[:, None]
         margin = a - growth * b - deltas[:, None]
         # pick the point that is violated most surely, in standard deviations, not by the largest measured value
         spread = np.sqrt((a * (1 - a) + growth**2 * b * (1 - b) + 1 / n) / n)
-        standing = margin / spread if len(points) > 1 else margin
-        at = np.unravel_index(int(np.argmax(standing)), standing.shape)
-        if standing[at] > best or picked is None:
-            best, picked = float(standing[at]), (int(at[0]), Event(of, swapped, float(thresholds[at[1]])))
-    assert picked is not None
-    point, event = picked
+        significance = margin / spread if len(points) > 1 else margin
+        at = np.unravel_index(int(np.argmax(significance)), significance.shape)
+        if significance[at] > best or choice is None:
+            best, choice = float(significance[at]), (int(at[0]), Event(part_number, swap, float(thresholds[at[1]])))
+    assert choice is not None
+    point, event = choice
     counts = event.counted(*(part[event.of] for part in scores.reported))
-    measured = excess_of(counts, float(epsilons[point]), alpha)
-    return Excess(float(epsilons[point]), float(deltas[point]), measured, event, counts)
+    lower_bound = excess_of(counts, float(epsilons[point]), alpha)
+    return Excess(float(epsilons[point]), float(deltas[point]), lower_bound, event, counts)
 
 
 def excess_of(counts: Counts, epsilon: float, alpha: float) -> float:
@@ -275,7 +280,7 @@ def excess_of(counts: Counts, epsilon: float, alpha: float) -> float:
 
 
 def _ways(scores: Scores) -> list[tuple[int, bool]]:
-    return [(of, swapped) for of in range(len(scores.chosen[0])) for swapped in (False, True)]
+    return [(number, swap) for number in range(len(scores.chosen[0])) for swap in (False, True)]
 
 
 @lru_cache(maxsize=4)  # all figures of one game use the same rates, two for each score
@@ -286,20 +291,20 @@ def _rates(scores: Scores, of: int, swapped: bool, alpha: float) -> tuple[FloatA
     own input, and an upper one under the other.
     """
     first, second = (part[of] for part in scores.chosen)
-    own, other = (-second, -first) if swapped else (first, second)
-    own, other = np.sort(own), np.sort(other)
-    ranks = _ranks(len(own))
-    thresholds = np.unique(np.concatenate([own[-ranks], other[-ranks]]))
-    hits = len(own) - np.searchsorted(own, thresholds, side="left")
-    misses = len(other) - np.searchsorted(other, thresholds, side="left")
-    return thresholds, low(hits, len(own), alpha / 2), high(misses, len(other), alpha / 2)
+    first_scores, second_scores = (-second, -first) if swapped else (first, second)
+    first_scores, second_scores = np.sort(first_scores), np.sort(second_scores)
+    ranks = _ranks(len(first_scores))
+    thresholds = np.unique(np.concatenate([first_scores[-ranks], second_scores[-ranks]]))
+    hits = len(first_scores) - np.searchsorted(first_scores, thresholds, side="left")
+    misses = len(second_scores) - np.searchsorted(second_scores, thresholds, side="left")
+    return thresholds, low(hits, len(first_scores), alpha / 2), high(misses, len(second_scores), alpha / 2)
 
 
 @lru_cache(maxsize=64)
 def _ranks(n: int) -> NDArray[np.int64]:
     """Return the ranks of the draws that are thresholds, 1 for the largest: half evenly spaced, half ever rarer."""
-    each = _EVENTS // 4
-    return np.unique(np.concatenate([np.geomspace(1, n, each), np.linspace(1, n, each)]).astype(np.int64))
+    count = _EVENTS // 4
+    return np.unique(np.concatenate([np.geomspace(1, n, count), np.linspace(1, n, count)]).astype(np.int64))
 
 
 # --- scores
@@ -372,13 +377,13 @@ def paired(step: float) -> Fit:
         return (2 * columns - 1).astype(np.float32)
 
     def fit(first: Outputs, second: Outputs) -> Score:
-        own, other = (bits(part[:_LEARNT]) for part in (first, second))
-        apart = own.T @ own / len(own) - other.T @ other / len(other)
-        apart[np.abs(apart) < 4 * math.sqrt(1 / len(own) + 1 / len(other))] = 0.0
+        first_bits, second_bits = (bits(part[:_LEARNT]) for part in (first, second))
+        association = first_bits.T @ first_bits / len(first_bits) - second_bits.T @ second_bits / len(second_bits)
+        association[np.abs(association) < 4 * math.sqrt(1 / len(first_bits) + 1 / len(second_bits))] = 0.0
 
         def score(outputs: Outputs) -> FloatArray:
             b = bits(outputs)
-            return ((b @ apart) * b).sum(axis=1, dtype=np.float64)
+            return ((b @ association) * b).sum(axis=1, dtype=np.float64)
 
         return score
 
@@ -406,11 +411,11 @@ def _fisher(first: Outputs, second: Outputs, features: Callable[[Outputs], Float
         mean = total / len(part)
         means.append(mean + shift[0])
         seconds.append(square / len(part) - np.outer(mean, mean))
-    within, apart = (seconds[0] + seconds[1]) / 2, means[0] - means[1]
-    scale = np.sqrt(np.maximum(np.diag(within), 0.0))
+    covariance, difference = (seconds[0] + seconds[1]) / 2, means[0] - means[1]
+    scale = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     scale[scale < 1e-12] = 1.0
-    within = within / scale / scale[:, None]
-    axis = np.linalg.solve(within + _RIDGE * np.eye(len(within)), apart / scale) / scale
+    covariance = covariance / scale / scale[:, None]
+    axis = np.linalg.solve(covariance + _RIDGE * np.eye(len(covariance)), difference / scale) / scale
 
     return Linear(axis, features)
 
@@ -449,13 +454,13 @@ def finite(outcomes: Outputs, log_ratio: FloatArray) -> Fit:
         examples = _frequencies(first, second)
 
         def score(outputs: Outputs) -> FloatArray:
-            distinct, back = _distinct(outputs)
+            distinct, inverse = _distinct(outputs)
             guesses = examples(distinct)
             values = [
                 table[key] if key in table else 2 * _CERTAIN * float(np.sign(guess))
                 for key, guess in zip(_keys(distinct), guesses, strict=True)
             ]
-            return np.array(values)[back]
+            return np.array(values)[inverse]
 
         return score
 
@@ -474,15 +479,15 @@ class Table:
 
     def __call__(self, outputs: Outputs) -> FloatArray:
         """Return the scores (n,) of outputs."""
-        distinct, back = _distinct(outputs)
-        return np.array([self.values.get(key, 0.0) for key in _keys(distinct)])[back]
+        distinct, inverse = _distinct(outputs)
+        return np.array([self.values.get(key, 0.0) for key in _keys(distinct)])[inverse]
 
 
 def _frequencies(first: Outputs, second: Outputs) -> Score:
     counts: dict[Any, list[float]] = {}
     for side, part in enumerate((first, second)):
-        distinct, back = _distinct(part)
-        for key, count in zip(_keys(distinct), np.bincount(back, minlength=len(distinct)).tolist(), strict=True):
+        distinct, inverse = _distinct(part)
+        for key, count in zip(_keys(distinct), np.bincount(inverse, minlength=len(distinct)).tolist(), strict=True):
             counts.setdefault(key, [0.5, 0.5])[side] += count
     shift = math.log(len(second) / len(first))
     return Table({key: math.log(a / b) + shift for key, (a, b) in counts.items()})
@@ -490,8 +495,8 @@ def _frequencies(first: Outputs, second: Outputs) -> Score:
 
 def _distinct(outputs: Outputs) -> tuple[Outputs, NDArray[np.int64]]:
     """Return the distinct rows, and the number of each row among them."""
-    distinct, back = np.unique(outputs, axis=0, return_inverse=True)
-    return distinct, back.reshape(-1)
+    distinct, inverse = np.unique(outputs, axis=0, return_inverse=True)
+    return distinct, inverse.reshape(-1)
 
 
 def _keys(outputs: Outputs) -> list[Any]:

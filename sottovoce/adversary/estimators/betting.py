@@ -111,10 +111,10 @@ def best_bet(scores: FloatArray, sides: Sides, points: FloatArray) -> Bet:
     epsilon, delta = points[:, 0], points[:, 1]
     exp_epsilon = np.exp(np.minimum(epsilon, 700.0))
     results = []
-    for own, values in ((0, scores), (1, -scores)):
+    for side, values in ((0, scores), (1, -scores)):
         cuts = np.unique(np.quantile(values, 1 - np.array(_TAILS), method="higher"))
-        inside = values[:, None] >= cuts
-        n, hits = inside.sum(axis=0), inside[sides == own].sum(axis=0)
+        mask = values[:, None] >= cuts
+        n, hits = mask.sum(axis=0), mask[sides == side].sum(axis=0)
         k = (1 / (1 + 1 / exp_epsilon))[:, None]
         share = (hits + _CAUTION * k) / (n + _CAUTION)  # (J, T)
         heights = (_HEIGHTS / (exp_epsilon + delta)[:, None])[:, None]  # (J, 1, H)
@@ -195,5 +195,5 @@ class Expert:
 def mixed_log_wealth(experts: Sequence[Expert]) -> float:
     """Return the logarithm of the wealth of experts who began with equal shares of 1."""
     wealth = np.concatenate([expert.log_wealth for expert in experts])
-    most = float(wealth.max())
-    return most + math.log(float(np.exp(wealth - most).mean())) if most > -math.inf else -math.inf
+    maximum = float(wealth.max())
+    return maximum + math.log(float(np.exp(wealth - maximum).mean())) if maximum > -math.inf else -math.inf

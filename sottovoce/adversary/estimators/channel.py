@@ -75,8 +75,8 @@ class Channel:
     def draws(self) -> int:
         """Return the number of draws of each word in an estimate."""
         words = self.size if self.words is None else max(1, self.words)
-        work = float(self.size) * words * self.text.vocabulary.vectors.shape[1]
-        return 0 if self.exact else int(min(_DRAWS, _WORK / work))
+        operations = float(self.size) * words * self.text.vocabulary.vectors.shape[1]
+        return 0 if self.exact else int(min(_DRAWS, _WORK / operations))
 
     def log_probs(self, x: IntArray) -> FloatArray:
         """Return log-probabilities (k, V) of all released words for words (k,) in 0..V.
@@ -85,14 +85,14 @@ class Channel:
         """
         word: Any = self.text.word
         if isinstance(word, Verbatim):
-            out = self._unchanged(x)
+            result = self._unchanged(x)
         elif self.exact:
-            out = np.array(word.log_probs(x))
+            result = np.array(word.log_probs(x))
         else:
-            out = self._estimated(x)
-        kept = self.text.kept[x]
-        out[kept] = self._unchanged(x[kept])
-        return out
+            result = self._estimated(x)
+        mask = self.text.kept[x]
+        result[mask] = self._unchanged(x[mask])
+        return result
 
     def blocks(self, x: IntArray) -> Iterator[tuple[IntArray, IntArray, FloatArray]]:
         """Yield blocks of inputs, outputs and log-probabilities: all outputs that any of the inputs may give.
@@ -100,10 +100,10 @@ class Channel:
         A word that is passed through gives itself alone. A word of a CusText group gives words of its group.
         """
         word: Any = self.text.word
-        through = self.text.kept[x] | self._kept_by(word, x)
-        for part in _parts(x[through & (x < self.size)], _DIAGONAL):
+        mask = self.text.kept[x] | self._kept_by(word, x)
+        for part in _parts(x[mask & (x < self.size)], _DIAGONAL):
             yield part, part, np.where(np.eye(len(part), dtype=bool), 0.0, -np.inf)
-        x = x[~through]
+        x = x[~mask]
         if isinstance(word, CusText):
             yield from self._groups(word, x)
             return
@@ -129,10 +129,10 @@ class Channel:
         return np.full(len(x), isinstance(word, Verbatim))
 
     def _unchanged(self, x: IntArray) -> FloatArray:
-        out = np.full((len(x), self.size), -np.inf)
-        known = np.flatnonzero(x < self.size)
-        out[known, x[known]] = 0.0
-        return out
+        result = np.full((len(x), self.size), -np.inf)
+        rows = np.flatnonzero(x < self.size)
+        result[rows, x[rows]] = 0.0
+        return result
 
     def _estimated(self, x: IntArray) -> FloatArray:
         word: Any = self.text.word
@@ -145,9 +145,9 @@ class Channel:
         weights /= weights.sum(axis=1, keepdims=True)
         if self.draws:
             streams = SimulationStreams(self.seed).rows(x, np.zeros_like(x), stage="attack-estimate", channel="text")
-            drawn = word.sample(np.repeat(x[:, None], self.draws, axis=1), rng=streams)
+            draws = word.sample(np.repeat(x[:, None], self.draws, axis=1), rng=streams)
             counts = np.zeros_like(weights)
-            np.add.at(counts, (np.repeat(np.arange(len(x)), self.draws), drawn.ravel()), 1.0)
+            np.add.at(counts, (np.repeat(np.arange(len(x)), self.draws), draws.ravel()), 1.0)
             weights = (counts + _WORTH * weights) / (self.draws + _WORTH)
         logs: FloatArray = np.log(weights)
         return logs

@@ -81,13 +81,13 @@ def for_value(
         ValueError: The mechanism's density is not known.
     """
     order = np.random.default_rng([seed, 16]).permutation(len(embeddings))
-    learnt, tried = order[: len(order) // 2], order[len(order) // 2 :][:_TRIED]
+    fit_rows, test_rows = order[: len(order) // 2], order[len(order) // 2 :][:_TRIED]
     best: tuple[float, int] = (-1.0, 0)
-    for which, (mean, m1) in enumerate(_arranged(embeddings[learnt], values[learnt], count)):
+    for number, (mean, m1) in enumerate(_arranged(embeddings[fit_rows], values[fit_rows], count)):
         question = Question(mean, m1, build(m1.shape[1]))
-        released = question.drawn(embeddings[tried], seed=seed, stage="attack-choice")
-        guesses = question.guessed(released, embeddings[learnt], values[learnt], count)
-        best = max(best, (float((guesses == values[tried]).mean()), -which))
+        releases = question.drawn(embeddings[test_rows], seed=seed, stage="attack-choice")
+        guesses = question.guessed(releases, embeddings[fit_rows], values[fit_rows], count)
+        best = max(best, (float((guesses == values[test_rows]).mean()), -number))
     mean, m1 = _arranged(embeddings, values, count)[-best[1]]  # the same maps, learned on all of them
     return Question(mean, m1, build(m1.shape[1]))
 
@@ -117,12 +117,12 @@ def telling(embeddings: NDArray[Any], values: IntArray, count: int, penalty: flo
     """
     h = np.asarray(embeddings, np.float64)
     mean = h.mean(axis=0)
-    away = h - mean
+    deviations = h - mean
     target = np.eye(count)[values]
     target = (target - target.mean(axis=0)) / np.maximum(target.mean(axis=0), 1e-3)
-    covariance = away.T @ away / len(h)
+    covariance = deviations.T @ deviations / len(h)
     ridge = penalty * np.trace(covariance) / len(covariance)
-    m1 = np.linalg.solve(covariance + ridge * np.eye(len(covariance)), away.T @ target / len(h))
+    m1 = np.linalg.solve(covariance + ridge * np.eye(len(covariance)), deviations.T @ target / len(h))
     if count == 2:
         m1[:, 0] = 0.0
     m1 /= np.linalg.norm(m1, axis=0).max()

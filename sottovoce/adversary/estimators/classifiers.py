@@ -63,19 +63,19 @@ def trees(first: Outputs, second: Outputs) -> Score:
     if not alive:
         return Table({})
     codes = np.stack([np.searchsorted(edges[i], x[:, i], side="left") for i in alive])
-    logit, grown = np.zeros(len(x)), []
+    logit, tree_list = np.zeros(len(x)), []
     for _ in range(_COUNT):
         p = 1 / (1 + np.exp(-logit))
         splits, leaf = _tree(codes, truth - p, p * (1 - p), _DEPTH)
         size = 1 << _DEPTH
         values = _RATE * np.bincount(leaf, truth - p, size) / (np.bincount(leaf, p * (1 - p), size) + 1.0)
         logit += values[leaf]
-        grown.append((splits, values))
-    columns = np.array([[alive[i] for i, _ in splits] for splits, _ in grown])
+        tree_list.append((splits, values))
+    columns = np.array([[alive[i] for i, _ in splits] for splits, _ in tree_list])
     cuts = np.array(
-        [[edges[alive[i]][b] if b < len(edges[alive[i]]) else np.inf for i, b in splits] for splits, _ in grown]
+        [[edges[alive[i]][b] if b < len(edges[alive[i]]) else np.inf for i, b in splits] for splits, _ in tree_list]
     )
-    return Trees(columns, cuts, np.array([values for _, values in grown]))
+    return Trees(columns, cuts, np.array([values for _, values in tree_list]))
 
 
 def _tree(
@@ -93,9 +93,9 @@ def _tree(
         for i, row in enumerate(codes):
             at = leaf * _BINS + row
             below = np.cumsum(np.bincount(at, rest, size * _BINS).reshape(size, _BINS), axis=1)
-            held = np.cumsum(np.bincount(at, weight, size * _BINS).reshape(size, _BINS), axis=1)
-            above, left = below[:, -1:] - below, held[:, -1:] - held
-            gains[i] = (below**2 / (held + 1.0) + above**2 / (left + 1.0)).sum(axis=0)
+            weight_below = np.cumsum(np.bincount(at, weight, size * _BINS).reshape(size, _BINS), axis=1)
+            upper, weight_above = below[:, -1:] - below, weight_below[:, -1:] - weight_below
+            gains[i] = (below**2 / (weight_below + 1.0) + upper**2 / (weight_above + 1.0)).sum(axis=0)
         best = divmod(int(np.argmax(gains)), _BINS)
         splits.append(best)
         leaf += (codes[best[0]] > best[1]).astype(np.int64) << level

@@ -58,30 +58,30 @@ class Chain:
             texts: Word numbers (p, L), NOTHING where there is none.
             elsewhere: Frequency (V + 1,) of words outside these texts, above 0 for words that may occur.
         """
-        there = texts != NOTHING
-        counts = np.bincount(texts[there], minlength=len(elsewhere)).astype(np.float64)
+        presence = texts != NOTHING
+        counts = np.bincount(texts[presence], minlength=len(elsewhere)).astype(np.float64)
         kinds = int((counts > 0).sum())
         share = (counts + max(1, kinds) * elsewhere / elsewhere.sum()) / (counts.sum() + max(1, kinds))
         states = np.sort(np.argsort(-share, kind="stable")[: min(STATES, int((share > 0).sum()))])
         share = share[states] / share[states].sum()
         place = np.full(len(elsewhere), -1)
         place[states] = np.arange(len(states))
-        known = np.where(there, place[texts], -1)
-        before, after = known[:, :-1].ravel(), known[:, 1:].ravel()
-        both = (before >= 0) & (after >= 0)
-        ones = np.ones(int(both.sum()))
-        follow: Any = csr_array((ones, (before[both], after[both])), shape=(len(states), len(states)))
+        states_of_texts = np.where(presence, place[texts], -1)
+        predecessors, successors = states_of_texts[:, :-1].ravel(), states_of_texts[:, 1:].ravel()
+        mask = (predecessors >= 0) & (successors >= 0)
+        ones = np.ones(int(mask.sum()))
+        follow: Any = csr_array((ones, (predecessors[mask], successors[mask])), shape=(len(states), len(states)))
         follow.sum_duplicates()
-        total, different = follow.sum(axis=1), np.diff(follow.indptr).astype(np.float64)
-        weight = total + np.maximum(different, 1.0)
-        first = np.bincount(known[:, 0][known[:, 0] >= 0], minlength=len(states)).astype(np.float64)
+        total, successor_counts = follow.sum(axis=1), np.diff(follow.indptr).astype(np.float64)
+        weight = total + np.maximum(successor_counts, 1.0)
+        first = np.bincount(states_of_texts[:, 0][states_of_texts[:, 0] >= 0], minlength=len(states)).astype(np.float64)
         openings = max(1, int((first > 0).sum()))
         return cls(
             states,
             share,
             (first + openings * share) / (first.sum() + openings),
             csr_array(follow * (1 / weight)[:, None]),
-            np.maximum(different, 1.0) / weight,
+            np.maximum(successor_counts, 1.0) / weight,
         )
 
     def forward(self, weights: FloatArray) -> FloatArray:
@@ -105,12 +105,12 @@ def guessed(chain: Chain, table: Table, released: IntArray) -> IntArray:
         table: Table of the chain's states and the releases.
         released: Released words (n, L).
     """
-    out = np.full(released.shape, NOTHING, dtype=np.int64)
-    can = chain.states < table.channel.size
-    for rows, ahead, behind in _read(chain, table, released):
-        best = chain.states[can][(ahead * behind)[:, :, can].argmax(axis=2)]
-        out[rows] = np.where(released[rows] == NOTHING, NOTHING, best)
-    return out
+    result = np.full(released.shape, NOTHING, dtype=np.int64)
+    mask = chain.states < table.channel.size
+    for rows, forward, backward in _read(chain, table, released):
+        best = chain.states[mask][(forward * backward)[:, :, mask].argmax(axis=2)]
+        result[rows] = np.where(released[rows] == NOTHING, NOTHING, best)
+    return result
 
 
 def _read(chain: Chain, table: Table, released: IntArray) -> Iterator[tuple[slice, FloatArray, FloatArray]]:
@@ -119,21 +119,21 @@ def _read(chain: Chain, table: Table, released: IntArray) -> Iterator[tuple[slic
     Each weight is up to a factor of the place. A place without a released word says nothing.
     """
     rows, columns = table.of_words(chain.states), table.of_releases(released)
-    likely = np.exp(table.logs[rows].T.astype(np.float64))  # (c + 2, s)
-    likely[-2:] = 1.0
+    likelihood = np.exp(table.logs[rows].T.astype(np.float64))  # (c + 2, s)
+    likelihood[-2:] = 1.0
     length = released.shape[1]
     size = max(1, _ENTRIES // (len(chain.states) * max(1, length)))
     for at in range(0, len(released), size):
-        here = columns[at : at + size]
-        ahead = np.empty((len(here), length, len(chain.states)))
-        behind = np.ones_like(ahead)
-        weights = np.tile(chain.first, (len(here), 1))
+        block = columns[at : at + size]
+        forward = np.empty((len(block), length, len(chain.states)))
+        backward = np.ones_like(forward)
+        weights = np.tile(chain.first, (len(block), 1))
         for i in range(length):
-            ahead[:, i] = _scaled(weights * likely[here[:, i]])
-            weights = chain.forward(ahead[:, i])
+            forward[:, i] = _scaled(weights * likelihood[block[:, i]])
+            weights = chain.forward(forward[:, i])
         for i in reversed(range(1, length)):
-            behind[:, i - 1] = chain.backward(_scaled(behind[:, i] * likely[here[:, i]]))
-        yield slice(at, at + len(here)), ahead, behind
+            backward[:, i - 1] = chain.backward(_scaled(backward[:, i] * likelihood[block[:, i]]))
+        yield slice(at, at + len(block)), forward, backward
 
 
 def _scaled(weights: FloatArray) -> FloatArray:

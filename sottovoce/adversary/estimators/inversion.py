@@ -62,10 +62,10 @@ def guessed(fits: Iterable[Fit], public: FloatArray, words: BoolArray, seen: Flo
         raise ValueError(f"{texts} public texts are too few to learn on")
     order = np.random.default_rng([seed, 8]).permutation(texts)
     cut = min(_MOST_HELD, int(texts * _HELD_OUT))
-    held, rest = order[:cut], order[cut:]
+    test_rows, fit_rows = order[:cut], order[cut:]
     best: tuple[float, float, Fit] | None = None
     for fit in fits:
-        value, threshold = _threshold(fit(rest)(public[0, held]), words[held])
+        value, threshold = _threshold(fit(fit_rows)(public[0, test_rows]), words[test_rows])
         if best is None or value > best[0]:
             best = value, threshold, fit
     if best is None:
@@ -103,8 +103,8 @@ def regression(public: FloatArray, words: BoolArray, penalty: float) -> Fit:
 
     def fit(rows: IntArray) -> Score:
         x = _features(public[:, rows].reshape(draws * len(rows), -1))
-        learned = _ridge(x, np.tile(words[rows], (draws, 1)), penalty)
-        return lambda seen: learned(_features(seen))
+        model = _ridge(x, np.tile(words[rows], (draws, 1)), penalty)
+        return lambda vectors: model(_features(vectors))
 
     return fit
 
@@ -143,10 +143,10 @@ def _threshold(score: FloatArray, words: BoolArray) -> tuple[float, float]:
     order = np.argsort(-score, axis=None, kind="stable")
     hits = np.cumsum(words.ravel()[order])
     value = 2 * hits / (np.arange(1, len(order) + 1) + words.sum())
-    ordered = score.ravel()[order]
-    value[:-1][ordered[:-1] == ordered[1:]] = -1.0  # equal scores are all guessed or none
+    scores = score.ravel()[order]
+    value[:-1][scores[:-1] == scores[1:]] = -1.0  # equal scores are all guessed or none
     at = int(value.argmax())
-    return float(value[at]), float(ordered[at])
+    return float(value[at]), float(scores[at])
 
 
 def _features(x: FloatArray) -> FloatArray:
@@ -159,11 +159,13 @@ def _features(x: FloatArray) -> FloatArray:
 def _ridge(x: FloatArray, y: FloatArray, penalty: float) -> Score:
     x = np.asarray(x, dtype=np.float64)
     mean_x, mean_y = x.mean(axis=0), y.mean(axis=0)
-    away = x - mean_x
-    square = away.T @ away
+    deviations = x - mean_x
+    square = deviations.T @ deviations
     scale = penalty * len(x) * max(float(np.trace(square)) / len(x) / len(square), 1e-12)
-    weights = np.linalg.solve(square + scale * np.eye(len(square)), away.T @ y - np.outer(away.sum(axis=0), mean_y))
-    return lambda seen: (seen - mean_x) @ weights + mean_y
+    weights = np.linalg.solve(
+        square + scale * np.eye(len(square)), deviations.T @ y - np.outer(deviations.sum(axis=0), mean_y)
+    )
+    return lambda vectors: (vectors - mean_x) @ weights + mean_y
 
 
 def _sparse(gram: FloatArray, speaks: FloatArray, penalty: float, largest: float) -> FloatArray:
@@ -174,10 +176,10 @@ def _sparse(gram: FloatArray, speaks: FloatArray, penalty: float, largest: float
     w = np.zeros_like(speaks)
     z, t = w, 1.0
     for _ in range(_STEPS):
-        new = np.maximum(0, z - (z @ gram - speaks + np.float32(penalty)) / np.float32(largest))
-        after = (1 + np.sqrt(1 + 4 * t * t)) / 2
-        z = new + np.float32((t - 1) / after) * (new - w)
-        w, t = new, after
+        next_w = np.maximum(0, z - (z @ gram - speaks + np.float32(penalty)) / np.float32(largest))
+        next_t = (1 + np.sqrt(1 + 4 * t * t)) / 2
+        z = next_w + np.float32((t - 1) / next_t) * (next_w - w)
+        w, t = next_w, next_t
     return w
 
 

@@ -74,13 +74,13 @@ def log_likelihood_of_means(mechanism: Any, released: FloatArray, means: FloatAr
         return -np.sqrt(np.maximum(square, 0.0)) / SPHERE.step
     length = np.sqrt(np.square(means).sum(axis=1))
     unit = means / np.maximum(length, 1e-12)[:, None]
-    own = log_likelihood(mechanism, released, unit)
+    forward = log_likelihood(mechanism, released, unit)
     r = np.minimum(length / clip, 1.0)
     if (r > 1 - 1e-9).all():
-        return own
+        return forward
     with np.errstate(divide="ignore"):
-        turned = log_likelihood(mechanism, released, -unit) + np.log((1 - r) / 2)
-    return np.logaddexp(own + np.log((1 + r) / 2), turned)
+        opposite = log_likelihood(mechanism, released, -unit) + np.log((1 - r) / 2)
+    return np.logaddexp(forward + np.log((1 + r) / 2), opposite)
 
 
 def posterior(mechanism: Any, released: FloatArray, candidates: FloatArray) -> FloatArray:

@@ -75,19 +75,19 @@ class Evidence:
             y: Outputs (c,), in rising order; other outputs have probability 0.
             logs: Log-probabilities (k, c).
         """
-        here = np.flatnonzero(np.isin(self._outputs, y, assume_unique=True))
-        if not len(here):
+        output_columns = np.flatnonzero(np.isin(self._outputs, y, assume_unique=True))
+        if not len(output_columns):
             return
-        likely = np.exp(logs[:, np.searchsorted(y, self._outputs[here])])
-        weighted = likely * self._prior[x][:, None]
-        self._single[here] += weighted.sum(axis=0)
-        if len(here) == len(self._outputs):
+        likelihood = np.exp(logs[:, np.searchsorted(y, self._outputs[output_columns])])
+        weighted = likelihood * self._prior[x][:, None]
+        self._single[output_columns] += weighted.sum(axis=0)
+        if len(output_columns) == len(self._outputs):
             for _, a, b, joint in self._places:
-                joint += weighted[:, a].T @ likely[:, b]
+                joint += weighted[:, a].T @ likelihood[:, b]
             return
-        pairs = weighted.T @ likely  # a few outputs, at few places
+        pairs = weighted.T @ likelihood  # a few outputs, at few places
         place = np.full(len(self._outputs), -1)
-        place[here] = np.arange(len(here))
+        place[output_columns] = np.arange(len(output_columns))
         for _, a, b, joint in self._places:
             rows, columns = np.flatnonzero(place[a] >= 0), np.flatnonzero(place[b] >= 0)
             if len(rows) and len(columns):
@@ -118,7 +118,7 @@ def _length_evidence(text: TextMechanism) -> FloatArray:
     if text.lengths is None:
         return np.where(np.eye(count, dtype=bool), math.log(count), math.log(_LEAST))
     x, y = np.repeat(np.arange(count), count), np.tile(np.arange(count), count)
-    likely = np.exp(text.lengths.log_prob(y, x)).reshape(count, count)
-    joint, single = likely.T @ likely / count, likely.mean(axis=0)
+    likelihood = np.exp(text.lengths.log_prob(y, x)).reshape(count, count)
+    joint, single = likelihood.T @ likelihood / count, likelihood.mean(axis=0)
     evidence: FloatArray = np.log(np.maximum(joint, _LEAST)) - np.log(np.maximum(np.outer(single, single), _LEAST))
     return evidence

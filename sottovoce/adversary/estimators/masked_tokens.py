@@ -50,11 +50,13 @@ class MaskAttack:
             self._model.to(where)  # for good: this object alone has the model, and reads a few words at a time
         self._about = layout(self._model, tokenizer)
         special = set(self._about["special"])
-        spelled = tokenizer(list(vocabulary.words), add_special_tokens=False)["input_ids"]
-        self._pieces = [ids or [self._about["unknown"]] for ids in [*spelled, []]]  # the unknown word is the last
-        alone = [(ids[0], word) for word, ids in enumerate(spelled) if len(ids) == 1 and ids[0] not in special]
+        piece_lists = tokenizer(list(vocabulary.words), add_special_tokens=False)["input_ids"]
+        self._pieces = [ids or [self._about["unknown"]] for ids in [*piece_lists, []]]  # the unknown word is the last
+        single_pieces = [
+            (ids[0], word) for word, ids in enumerate(piece_lists) if len(ids) == 1 and ids[0] not in special
+        ]
         pieces: dict[int, int] = {}
-        for piece, word in alone:  # of several words that one piece spells, the first counts
+        for piece, word in single_pieces:  # of several words that one piece spells, the first counts
             pieces.setdefault(piece, word)
         if not pieces:
             raise ValueError(f"masked-lm: no word of the vocabulary is a single piece of {checkpoint}")
@@ -71,11 +73,11 @@ class MaskAttack:
         Args:
             released: Released words (n, L).
         """
-        out = np.full(released.shape, NOTHING, dtype=np.int64)
+        result = np.full(released.shape, NOTHING, dtype=np.int64)
         rows, places = np.nonzero(released != NOTHING)
         for item, logits in self._masked(released, rows, places):
-            out[rows[item], places[item]] = self.words[logits.argmax(axis=1)]
-        return out
+            result[rows[item], places[item]] = self.words[logits.argmax(axis=1)]
+        return result
 
     def _masked(self, texts: IntArray, rows: IntArray, places: IntArray) -> Iterator[tuple[IntArray, FloatArray]]:
         """Yield some of (rows, places), by number, and the logits of `words` with that place masked.
@@ -84,14 +86,14 @@ class MaskAttack:
         """
         waiting: list[tuple[int, list[int], int]] = []
         for number, (row, place) in enumerate(zip(rows, places, strict=True)):
-            there = np.flatnonzero(texts[row] != NOTHING)
-            ids = [self._pieces[word] for word in texts[row, there]]
-            i = int(np.searchsorted(there, place))
+            word_places = np.flatnonzero(texts[row] != NOTHING)
+            ids = [self._pieces[word] for word in texts[row, word_places]]
+            i = int(np.searchsorted(word_places, place))
             start = sum(len(piece) for piece in ids[:i])
             if start < self._room:
-                masked = [p for piece in (*ids[:i], [self._about["mask"]], *ids[i + 1 :]) for p in piece]
-                waiting.append((number, masked[: self._room], start))
-        waiting.sort(key=lambda each: len(each[1]))  # rows of a batch have similar lengths
+                ids_with_mask = [p for piece in (*ids[:i], [self._about["mask"]], *ids[i + 1 :]) for p in piece]
+                waiting.append((number, ids_with_mask[: self._room], start))
+        waiting.sort(key=lambda entry: len(entry[1]))  # rows of a batch have similar lengths
         for at in range(0, len(waiting), _BATCH):
             batch = waiting[at : at + _BATCH]
             yield np.array([w[0] for w in batch]), self._logits([(ids, start) for _, ids, start in batch])

@@ -44,8 +44,8 @@ _LEAST = 1e-300
 
 def confidence(log_p: FloatArray, labels: IntArray) -> FloatArray:
     """Return log p of the record's own label, from log-probabilities (n, K) and labels (n,)."""
-    own: FloatArray = log_p[np.arange(len(labels)), labels]
-    return own
+    label_log_p: FloatArray = log_p[np.arange(len(labels)), labels]
+    return label_log_p
 
 
 def without_words(text: Text, *, share: float, rng: np.random.Generator) -> Text:
@@ -63,10 +63,10 @@ def without_words(text: Text, *, share: float, rng: np.random.Generator) -> Text
         words = side.split()
         if not words:
             return side
-        stay = rng.random(len(words)) >= share
-        if not stay.any():
-            stay[rng.integers(len(words))] = True
-        return " ".join(word for word, stays in zip(words, stay, strict=True) if stays)
+        mask = rng.random(len(words)) >= share
+        if not mask.any():
+            mask[rng.integers(len(words))] = True
+        return " ".join(word for word, flag in zip(words, mask, strict=True) if flag)
 
     return kept(text) if isinstance(text, str) else (kept(text[0]), kept(text[1]))
 
@@ -81,13 +81,13 @@ def threshold(evidence: FloatArray, members: BoolArray) -> float:
     Raises:
         ValueError: Members or others are missing.
     """
-    inside, outside = int(members.sum()), int((~members).sum())
-    if not inside or not outside:
+    member_count, other_count = int(members.sum()), int((~members).sum())
+    if not member_count or not other_count:
         raise ValueError("threshold: members and others are needed to choose it by")
     order = np.argsort(evidence, kind="stable")
     values = evidence[order]
     # cut i leaves the i lowest below it
-    gain = np.concatenate([[0.0], np.cumsum(np.where(members[order], -1 / inside, 1 / outside))])
+    gain = np.concatenate([[0.0], np.cumsum(np.where(members[order], -1 / member_count, 1 / other_count))])
     cuts = np.concatenate([[-np.inf], (values[1:] + values[:-1]) / 2, [np.inf]])
     gain[1:-1][values[1:] == values[:-1]] = -np.inf  # equal values cannot be separated
     return float(cuts[gain.argmax()])
@@ -112,10 +112,10 @@ def shadow_network(log_p: FloatArray, members: BoolArray, *, seed: int) -> Calla
 
     network = MLPClassifier((HIDDEN,), solver="lbfgs", alpha=_DECAY, max_iter=_STEPS, random_state=seed)
     model = make_pipeline(StandardScaler(), network)
-    chosen = np.random.default_rng(seed).permutation(len(log_p))[:_ROWS]
+    rows = np.random.default_rng(seed).permutation(len(log_p))[:_ROWS]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the steps are over
-        model.fit(np.maximum(log_p[chosen], math.log(_LEAST)), members[chosen])
+        model.fit(np.maximum(log_p[rows], math.log(_LEAST)), members[rows])
 
     def evidence(outputs: FloatArray) -> FloatArray:
         other, member = model.predict_log_proba(np.maximum(outputs, math.log(_LEAST))).T
@@ -135,14 +135,14 @@ def bound(parts: Sequence[tuple[Mechanism, int]]) -> float:
         parts: Mechanisms of the record's releases, each with its number of releases.
     """
     pure = math.fsum(m.guarantee.worst_case() * times for m, times in parts)
-    apart = math.tanh(min(pure, 700.0) / 2)
+    advantage = math.tanh(min(pure, 700.0) / 2)
     losses = [(m.privacy_loss(), times) for m, times in parts]
     if all(len(cells.low) for cells, _ in losses):
         exact = losses[0][0].delta(0.0) if sum(n for _, n in losses) == 1 else pld.compose(losses).delta(0.0)
-        off = math.fsum(m.guarantee.numeric_delta * times for m, times in parts)
-        off += math.expm1(math.fsum(m.guarantee.numeric_epsilon * times for m, times in parts))
-        apart = min(apart, exact + off)
-    return (1 + apart) / 2
+        numeric_delta = math.fsum(m.guarantee.numeric_delta * times for m, times in parts)
+        numeric_delta += math.expm1(math.fsum(m.guarantee.numeric_epsilon * times for m, times in parts))
+        advantage = min(advantage, exact + numeric_delta)
+    return (1 + advantage) / 2
 
 
 # --- LiRA
@@ -159,9 +159,9 @@ _NARROW = 1e-6
 def scaled(log_p: FloatArray, labels: IntArray) -> FloatArray:
     """Return log(p_y / (1 - p_y)) of log-probabilities (n, K) and labels (n,), without cancellation."""
     rows = np.arange(len(labels))
-    rest = log_p.astype(np.float64, copy=True)
-    rest[rows, labels] = -np.inf
-    result: FloatArray = log_p[rows, labels] - np.logaddexp.reduce(rest, axis=1)
+    other_log_p = log_p.astype(np.float64, copy=True)
+    other_log_p[rows, labels] = -np.inf
+    result: FloatArray = log_p[rows, labels] - np.logaddexp.reduce(other_log_p, axis=1)
     return result
 
 
@@ -180,11 +180,11 @@ def halves(records: int, models: int, *, rng: np.random.Generator) -> BoolArray:
     """
     if models < LEAST or models % 2:
         raise ValueError(f"lira: an even number of shadow models is needed, at least {LEAST}; got {models}")
-    inside = np.zeros((models, records), dtype=bool)
+    members = np.zeros((models, records), dtype=bool)
     for pair in range(0, models, 2):
-        inside[pair, rng.permutation(records)[: records // 2]] = True
-        inside[pair + 1] = ~inside[pair]
-    return inside
+        members[pair, rng.permutation(records)[: records // 2]] = True
+        members[pair + 1] = ~members[pair]
+    return members
 
 
 def likelihood_ratio(attacked: FloatArray, shadows: FloatArray, inside: BoolArray) -> FloatArray:
@@ -196,10 +196,10 @@ def likelihood_ratio(attacked: FloatArray, shadows: FloatArray, inside: BoolArra
         inside: Whether each model was trained on each record, (S, n); S/2 of them for each record.
     """
     ratio = np.zeros(len(attacked))
-    for sign, where in ((1.0, inside), (-1.0, ~inside)):
-        count = where.sum(axis=0)
-        mean = np.where(where, shadows, 0.0).sum(axis=0) / count
-        variance = np.where(where, (shadows - mean) ** 2, 0.0).sum(axis=0) / (count - 1)
+    for sign, mask in ((1.0, inside), (-1.0, ~inside)):
+        count = mask.sum(axis=0)
+        mean = np.where(mask, shadows, 0.0).sum(axis=0) / count
+        variance = np.where(mask, (shadows - mean) ** 2, 0.0).sum(axis=0) / (count - 1)
         if len(shadows) < OWN_VARIANCE:
             variance = np.full_like(variance, variance.mean())
         deviation = np.maximum(np.sqrt(variance), _NARROW)

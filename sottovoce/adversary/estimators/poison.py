@@ -34,8 +34,8 @@ def points(mechanism: PrivUnit, direction: FloatArray, count: int, seed: int) ->
 
 def imitations(mechanism: PrivUnit, direction: FloatArray, count: int, seed: int) -> NDArray[np.signedinteger]:
     """Return draws of the mechanism itself: nothing tells these liars from honest users who hold the vector."""
-    drawn = mechanism.sample(np.tile(direction, (count, 1)), rng=SeededUniforms(seed))
-    return mechanism.grid.encode(drawn)
+    draws = mechanism.sample(np.tile(direction, (count, 1)), rng=SeededUniforms(seed))
+    return mechanism.grid.encode(draws)
 
 
 def leaning(
@@ -94,9 +94,9 @@ def strongest(
     """
     unit = float(np.sqrt(direction @ honest @ direction))
     steps = [*STEPS, unseen(count / users, users, mechanism.dim)]
-    tried = [make(mechanism, direction, count, seed) for make in (points, imitations)]
-    tried += [leaning(mechanism, direction, count, seed, step=min(step * unit, 1.0)) for step in steps]
-    return max(tried, key=harm)
+    candidates = [make(mechanism, direction, count, seed) for make in (points, imitations)]
+    candidates += [leaning(mechanism, direction, count, seed, step=min(step * unit, 1.0)) for step in steps]
+    return max(candidates, key=harm)
 
 
 def worst_direction(

@@ -66,10 +66,10 @@ def embedding_evidence(
         if isinstance(mechanism, Identity):
             pieces.append(-_distances(z[piece], records).min(axis=0))
             continue
-        result, background = (log_likelihood(mechanism, z[piece], known) for known in (records, public))
+        result, background = (log_likelihood(mechanism, z[piece], candidates) for candidates in (records, public))
         if labels is not None:
-            law, own, others = labels
-            result, background = result + law[piece][:, own], background + law[piece][:, others]
+            law, labels_of_records, labels_of_public = labels
+            result, background = result + law[piece][:, labels_of_records], background + law[piece][:, labels_of_public]
         q = logsumexp(background, axis=1) - np.log(len(public))
         pieces.append(logsumexp(result - q[:, None], axis=0))
     if isinstance(mechanism, Identity):
@@ -110,13 +110,17 @@ def _one_by_one(table: Table, released: IntArray, public: IntArray) -> FloatArra
     result = np.log(np.maximum(words, np.exp(LEAST)))[table.of_releases(released)]
     total: FloatArray = np.zeros(len(released))
     for side in table.sides:
-        drawn, true, most = ends(released[:, side]), ends(public[:, side]), side.stop - side.start
+        release_ends, public_ends, width = ends(released[:, side]), ends(public[:, side]), side.stop - side.start
         if table.channel.text.lengths is None:
-            share = (np.bincount(true, minlength=most + 1) + 1.0) / (len(true) + most + 1)
-            inside = np.arange(most) < drawn[:, None]
-            total += np.log(share)[drawn] + np.where(inside, result[:, side], 0.0).sum(axis=1)
+            share = (np.bincount(public_ends, minlength=width + 1) + 1.0) / (len(public_ends) + width + 1)
+            mask = np.arange(width) < release_ends[:, None]
+            total += np.log(share)[release_ends] + np.where(mask, result[:, side], 0.0).sum(axis=1)
         else:
-            total += logsumexp(table.length(drawn, true), axis=1) - np.log(len(true)) + result[:, side].sum(axis=1)
+            total += (
+                logsumexp(table.length(release_ends, public_ends), axis=1)
+                - np.log(len(public_ends))
+                + result[:, side].sum(axis=1)
+            )
     return total
 
 
@@ -130,11 +134,11 @@ def overlap(released: IntArray, records: IntArray, size: int) -> FloatArray:
         records: Texts (C, L), in the same form.
         size: V.
     """
-    drawn, known = _counts(released, size), _counts(records, size)
-    weight = np.log((1 + len(released)) / (1 + np.diff(drawn.tocsc().indptr)))
-    drawn, known = (_unit(counts * weight[None, :]) for counts in (drawn, known))
+    draw_counts, record_counts = _counts(released, size), _counts(records, size)
+    weight = np.log((1 + len(released)) / (1 + np.diff(draw_counts.tocsc().indptr)))
+    draw_counts, record_counts = (_unit(counts * weight[None, :]) for counts in (draw_counts, record_counts))
     rows = max(1, _ENTRIES // len(released))
-    pieces = [(known[at : at + rows] @ drawn.T).max(axis=1) for at in range(0, len(records), rows)]
+    pieces = [(record_counts[at : at + rows] @ draw_counts.T).max(axis=1) for at in range(0, len(records), rows)]
     return np.concatenate([piece.toarray().ravel() for piece in pieces])
 
 

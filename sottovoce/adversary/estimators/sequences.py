@@ -46,13 +46,13 @@ class Table:
         inputs = np.union1d(texts[texts != NOTHING], [channel.size]).astype(np.int64)
         outputs = np.unique(released[released != NOTHING]).astype(np.int64)
         logs = np.full((len(inputs) + 1, len(outputs) + 2), LEAST, dtype=np.float32)
-        shown = np.zeros(len(inputs) + 1, dtype=bool)
+        mask = np.zeros(len(inputs) + 1, dtype=bool)
         for x, y, item in channel.blocks(inputs):
             rows = np.searchsorted(inputs, x)
-            here = np.flatnonzero(np.isin(outputs, y, assume_unique=True))
-            logs[np.ix_(rows, here)] = np.maximum(item[:, np.searchsorted(y, outputs[here])], LEAST)
-            shown[rows] |= (item > -np.inf).any(axis=1)
-        logs[~shown, -2] = 0.0  # an unknown word of which nothing is shown, and no word at all
+            places = np.flatnonzero(np.isin(outputs, y, assume_unique=True))
+            logs[np.ix_(rows, places)] = np.maximum(item[:, np.searchsorted(y, outputs[places])], LEAST)
+            mask[rows] |= (item > -np.inf).any(axis=1)
+        logs[~mask, -2] = 0.0  # an unknown word of which nothing is shown, and no word at all
         logs[:, -1] = 0.0
         return cls(channel, inputs, outputs, logs)
 
@@ -69,8 +69,8 @@ class Table:
         if self.channel.text.lengths is None:
             return columns
         for side in self.sides:
-            behind = np.arange(side.stop - side.start) >= ends(released[:, side])[:, None]
-            columns[:, side] = np.where(behind, len(self.outputs) + 1, columns[:, side])
+            mask = np.arange(side.stop - side.start) >= ends(released[:, side])[:, None]
+            columns[:, side] = np.where(mask, len(self.outputs) + 1, columns[:, side])
         return columns
 
     @property

@@ -87,9 +87,13 @@ class Pool:
         """Return embeddings, labels and values (q,); a record of unknown label occurs once with each label."""
         at_most = _POOL // classes
         embeddings, labels = self.embeddings[:at_most], self.labels[:at_most]
-        each = np.where(labels[:, None] < 0, True, labels[:, None] == np.arange(classes))
-        rows, of = np.nonzero(each)
-        return embeddings[rows], of, of if self.values is None else self.values[:at_most][rows]
+        mask = np.where(labels[:, None] < 0, True, labels[:, None] == np.arange(classes))
+        rows, candidate_labels = np.nonzero(mask)
+        return (
+            embeddings[rows],
+            candidate_labels,
+            candidate_labels if self.values is None else self.values[:at_most][rows],
+        )
 
 
 def guessed(question: VectorQuestion, released: FloatArray, pool: Pool, values: int) -> IntArray:
@@ -101,14 +105,14 @@ def guessed(question: VectorQuestion, released: FloatArray, pool: Pool, values: 
         pool: Public records.
         values: Number of values.
     """
-    embeddings, labels, of = pool.candidates(len(question.codes))
+    embeddings, labels, candidate_values = pool.candidates(len(question.codes))
     evidence = log_likelihood_of_means(
         question.mechanism, released, question.vectors(embeddings, labels), question.clip
     )
     # a release is in few caps; their shares of a value's records count
     result = np.full((len(released), values), -np.inf)
-    for value in np.unique(of):
-        result[:, value] = logsumexp(evidence[:, of == value], axis=1)
+    for value in np.unique(candidate_values):
+        result[:, value] = logsumexp(evidence[:, candidate_values == value], axis=1)
     return result.argmax(axis=1)
 
 
@@ -128,25 +132,25 @@ def for_value(pool: Pool, values: int, epsilon: float, *, classes: int, seed: in
         seed: Seed of all random choices.
     """
     assert pool.values is not None
-    same = np.ones((classes, 1), np.float32)
+    codes = np.ones((classes, 1), np.float32)
     order = np.random.default_rng([seed, 14]).permutation(len(pool.embeddings))
-    learnt, tried = order[: len(order) // 2], order[len(order) // 2 :][:_TRIED]
+    fit_rows, test_rows = order[: len(order) // 2], order[len(order) // 2 :][:_TRIED]
 
     def maps(rows: IntArray) -> list[Matrices]:
         return [telling(pool.embeddings[rows], pool.values[rows], values, penalty) for penalty in PENALTIES]  # type: ignore[index]
 
-    half = Pool(pool.embeddings[learnt], np.zeros(len(learnt), np.int64), pool.values[learnt])
+    half = Pool(pool.embeddings[fit_rows], np.zeros(len(fit_rows), np.int64), pool.values[fit_rows])
 
     def success(question: VectorQuestion) -> float:
-        vectors = question.vectors(pool.embeddings[tried], np.zeros(len(tried), np.int64))
-        released = question.drawn(vectors, seed=seed, stage="attack-choice")
+        vectors = question.vectors(pool.embeddings[test_rows], np.zeros(len(test_rows), np.int64))
+        releases = question.drawn(vectors, seed=seed, stage="attack-choice")
         assert pool.values is not None
-        return float((guessed(question, released, half, values) == pool.values[tried]).mean())
+        return float((guessed(question, releases, half, values) == pool.values[test_rows]).mean())
 
-    options = list(_options(maps(learnt), same, epsilon))
+    options = list(_options(maps(fit_rows), codes, epsilon))
     best = _best(options, success)
-    which = next(i for i, question in enumerate(options) if question is best)
-    return list(_options(maps(order), same, epsilon))[which]  # the same request, learned on all public text
+    number = next(i for i, question in enumerate(options) if question is best)
+    return list(_options(maps(order), codes, epsilon))[number]  # the same request, learned on all public text
 
 
 def for_label(embeddings: NDArray[Any], epsilon: float, *, classes: int, seed: int) -> VectorQuestion:
@@ -159,16 +163,16 @@ def for_label(embeddings: NDArray[Any], epsilon: float, *, classes: int, seed: i
         seed: Seed of all random choices.
     """
     m = embeddings.shape[1]
-    far = 1e4 * max(1.0, float(np.abs(embeddings).max()))
+    distance = 1e4 * max(1.0, float(np.abs(embeddings).max()))
     mean = np.zeros(m, np.float32)
-    mean[0] = -far
+    mean[0] = -distance
     labels = np.random.default_rng([seed, 15]).integers(classes, size=_LABELS)
     rows = np.resize(embeddings, (_LABELS, m))
     pool = Pool(embeddings[:1], np.full(1, -1, np.int64))
 
     def success(question: VectorQuestion) -> float:
-        released = question.drawn(question.vectors(rows, labels), seed=seed, stage="attack-choice")
-        return float((guessed(question, released, pool, classes) == labels).mean())
+        releases = question.drawn(question.vectors(rows, labels), seed=seed, stage="attack-choice")
+        return float((guessed(question, releases, pool, classes) == labels).mean())
 
     return _best(_options([(mean, np.eye(m, 2, dtype=np.float32))], simplex_codes(classes), epsilon), success)
 
@@ -183,5 +187,5 @@ def _options(maps: Iterable[Matrices], codes: NDArray[np.float32], epsilon: floa
 
 
 def _best(options: Iterable[VectorQuestion], success: Callable[[VectorQuestion], float]) -> VectorQuestion:
-    tried: Sequence[tuple[float, VectorQuestion]] = [(success(question), question) for question in options]
-    return max(tried, key=lambda one: one[0])[1]
+    entries: Sequence[tuple[float, VectorQuestion]] = [(success(question), question) for question in options]
+    return max(entries, key=lambda entry: entry[0])[1]

@@ -53,9 +53,9 @@ def through_channel(table: Table, texts: IntArray, values: IntArray, count: int,
         count: Number of values.
         released: Releases (n, L), as numbers of words.
     """
-    shown = np.exp(table.logs.astype(np.float64))[:, : len(table.outputs) + 1]  # the last column: no word in a place
-    laws = np.log(np.maximum(by_value(table, texts, values, count) @ shown[:-1], 1e-300))
-    unknown = table.logs[table.of_words(np.array([table.channel.size]))[0], : shown.shape[1]].astype(np.float64)
+    probs = np.exp(table.logs.astype(np.float64))[:, : len(table.outputs) + 1]  # the last column: no word in a place
+    laws = np.log(np.maximum(by_value(table, texts, values, count) @ probs[:-1], 1e-300))
+    unknown = table.logs[table.of_words(np.array([table.channel.size]))[0], : probs.shape[1]].astype(np.float64)
     columns = np.where(released == NOTHING, len(table.outputs), table.of_releases(released))
     evidence = np.zeros((count, len(released)))
     for side in table.sides:
@@ -99,10 +99,12 @@ def _of_side(
     """
     words = _running(laws[:, columns])
     fillers = _running(unknown[columns])
-    own = np.minimum(np.arange(lengths.shape[1]), end[:, None])
-    filled = np.take_along_axis(fillers, end[:, None], axis=1) - np.take_along_axis(fillers, own, axis=1)
-    said = np.take_along_axis(words, np.broadcast_to(own, (len(laws), *own.shape)), axis=2)
-    result: FloatArray = logsumexp(said + filled + places + lengths[:, None], axis=2)
+    lengths_of_words = np.minimum(np.arange(lengths.shape[1]), end[:, None])
+    padding = np.take_along_axis(fillers, end[:, None], axis=1) - np.take_along_axis(fillers, lengths_of_words, axis=1)
+    log_probs = np.take_along_axis(
+        words, np.broadcast_to(lengths_of_words, (len(laws), *lengths_of_words.shape)), axis=2
+    )
+    result: FloatArray = logsumexp(log_probs + padding + places + lengths[:, None], axis=2)
     return result
 
 
@@ -117,10 +119,10 @@ def _lengths(texts: IntArray, values: IntArray, count: int) -> FloatArray:
     One text's weight goes to the lengths of all texts, and within it one text's weight goes to unseen lengths.
     """
     longest = texts.shape[1]
-    seen = np.zeros((count, longest + 1))
-    np.add.at(seen, (values, ends(texts)), 1.0)
-    share = (seen.sum(axis=0) + 1.0 / (longest + 1)) / (len(texts) + 1)
-    result: FloatArray = np.log((seen + share) / (seen.sum(axis=1, keepdims=True) + 1))
+    counts = np.zeros((count, longest + 1))
+    np.add.at(counts, (values, ends(texts)), 1.0)
+    share = (counts.sum(axis=0) + 1.0 / (longest + 1)) / (len(texts) + 1)
+    result: FloatArray = np.log((counts + share) / (counts.sum(axis=1, keepdims=True) + 1))
     return result
 
 
@@ -139,8 +141,8 @@ def _smoothed(counts: FloatArray) -> FloatArray:
     1991).
     """
     share = (counts.sum(axis=0) + 1.0) / (counts.sum() + counts.shape[1])
-    different = np.maximum((counts > 0).sum(axis=1), 1)[:, None]
-    result: FloatArray = (counts + different * share) / (counts.sum(axis=1, keepdims=True) + different)
+    distinct = np.maximum((counts > 0).sum(axis=1), 1)[:, None]
+    result: FloatArray = (counts + distinct * share) / (counts.sum(axis=1, keepdims=True) + distinct)
     return result
 
 
@@ -186,9 +188,9 @@ class View:
             classes: Number of classes.
             seed: Seed of all random choices.
         """
-        rest = np.setdiff1d(np.arange(len(labels)), held)
-        asked = self.looks_like[:, held].reshape(-1, self.looks_like.shape[2])
-        guesses = self.learner(self.auxiliary[:, rest], labels[rest], asked, classes=classes, seed=seed)
+        fit_rows = np.setdiff1d(np.arange(len(labels)), held)
+        attacked = self.looks_like[:, held].reshape(-1, self.looks_like.shape[2])
+        guesses = self.learner(self.auxiliary[:, fit_rows], labels[fit_rows], attacked, classes=classes, seed=seed)
         return float((guesses == np.tile(labels[held], len(self.looks_like))).mean())
 
 
@@ -198,8 +200,8 @@ def most_promising(views: Sequence[View], labels: IntArray, *, classes: int, see
     The choice ignores the attacked texts, so trying several views does not bias the result.
     """
     order = np.random.default_rng([seed, 10]).permutation(len(labels))
-    held = np.sort(order[: int(len(labels) * _HELD_OUT)])
-    best = max(views, key=lambda view: view.right(labels, held, classes=classes, seed=seed))
+    fold = np.sort(order[: int(len(labels) * _HELD_OUT)])
+    best = max(views, key=lambda view: view.right(labels, fold, classes=classes, seed=seed))
     return best.name, best.learnt(labels, classes=classes, seed=seed)
 
 
@@ -216,15 +218,15 @@ def by_words(auxiliary: IntArray, labels: IntArray, seen: IntArray, *, classes: 
         seed: Unused.
     """
     del seed  # nothing is drawn
-    known, at = np.unique(auxiliary[auxiliary != NOTHING], return_inverse=True)
+    vocabulary, at = np.unique(auxiliary[auxiliary != NOTHING], return_inverse=True)
     draws, _, places = auxiliary.shape
     values = np.tile(np.repeat(labels, places), draws).reshape(auxiliary.shape)[auxiliary != NOTHING]
-    counts = np.zeros((classes, len(known) + 1))
+    counts = np.zeros((classes, len(vocabulary) + 1))
     np.add.at(counts, (values, at), 1.0)
     laws = np.log(_smoothed(counts[:, :-1]))
-    column = np.searchsorted(known, seen).clip(max=max(0, len(known) - 1))
-    there = (seen != NOTHING) & (known[column] == seen)
-    return _likeliest((laws[:, column] * there).sum(axis=2), labels, classes)
+    column = np.searchsorted(vocabulary, seen).clip(max=max(0, len(vocabulary) - 1))
+    mask = (seen != NOTHING) & (vocabulary[column] == seen)
+    return _likeliest((laws[:, column] * mask).sum(axis=2), labels, classes)
 
 
 def vectors(texts: IntArray, table: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -236,8 +238,8 @@ def vectors(texts: IntArray, table: NDArray[np.float32]) -> NDArray[np.float32]:
         texts: Numbers of words (n, L).
         table: Vectors (V, m) of words.
     """
-    there = (texts != NOTHING) & (texts < len(table))
-    total = np.stack([table[row[known]].sum(axis=0) for row, known in zip(texts, there, strict=True)])
-    mean = total / np.maximum(there.sum(axis=1), 1)[:, None]
+    masks = (texts != NOTHING) & (texts < len(table))
+    total = np.stack([table[row[mask]].sum(axis=0) for row, mask in zip(texts, masks, strict=True)])
+    mean = total / np.maximum(masks.sum(axis=1), 1)[:, None]
     result: NDArray[np.float32] = np.column_stack([mean, (texts != NOTHING).sum(axis=1)]).astype(np.float32)
     return result

@@ -126,46 +126,46 @@ def decode(
     size = channel.size
     score = np.full((len(priors), size), -np.inf)
     guesses = np.tile(np.arange(size), (len(priors), 1))
-    likely = np.zeros((len(priors), size))
+    likelihood = np.zeros((len(priors), size))
     top, top_score = np.full((TOP, size), NOTHING), np.full((TOP, size), -np.inf)
-    unchanged = np.zeros(size)
-    asked = np.arange(size + 1) if also else np.flatnonzero((priors > 0).any(axis=0))
-    kept = np.ones(size, dtype=bool) if wanted is None else np.isin(np.arange(size), wanted)
-    done = 0
+    diagonal = np.zeros(size)
+    inputs = np.arange(size + 1) if also else np.flatnonzero((priors > 0).any(axis=0))
+    mask = np.ones(size, dtype=bool) if wanted is None else np.isin(np.arange(size), wanted)
+    count = 0
     with np.errstate(divide="ignore"):
         logs = np.log(priors)
-    for x, y, table in channel.blocks(asked):
+    for x, y, table in channel.blocks(inputs):
         if also:
             also(x, y, table)
         columns = np.arange(len(y))
-        own = np.searchsorted(y, x).clip(max=len(y) - 1)
-        known = np.flatnonzero(y[own] == x)
-        unchanged[x[known]] = np.exp(table[known, own[known]])
+        columns_of_x = np.searchsorted(y, x).clip(max=len(y) - 1)
+        rows = np.flatnonzero(y[columns_of_x] == x)
+        diagonal[x[rows]] = np.exp(table[rows, columns_of_x[rows]])
         for p, prior in enumerate(logs):
-            there = np.flatnonzero(prior[x] > -np.inf)
-            if not len(there):
+            support = np.flatnonzero(prior[x] > -np.inf)
+            if not len(support):
                 continue
-            joint = (table if len(there) == len(x) else table[there]) + prior[x[there]][:, None]
+            joint = (table if len(support) == len(x) else table[support]) + prior[x[support]][:, None]
             at = joint.argmax(axis=0)
             value = joint[at, columns]
             better = value > score[p, y]
             score[p, y[better]] = value[better]
-            guesses[p, y[better]] = x[there][at[better]]
-            likely[p, y[better]] = np.exp(table[there[at[better]], columns[better]])
-            if p == 0 and kept[y].any():
-                _keep(top, top_score, joint if kept[y].all() else joint[:, kept[y]], x[there], y[kept[y]])
-        if done // 4096 != (done + len(x)) // 4096:
-            log.info(f"{done + len(x):,} of {len(asked):,} words")
-        done += len(x)
-    return Decoded(guesses, likely, np.exp(score).sum(axis=1), top.T.copy(), unchanged)
+            guesses[p, y[better]] = x[support][at[better]]
+            likelihood[p, y[better]] = np.exp(table[support[at[better]], columns[better]])
+            if p == 0 and mask[y].any():
+                _keep(top, top_score, joint if mask[y].all() else joint[:, mask[y]], x[support], y[mask[y]])
+        if count // 4096 != (count + len(x)) // 4096:
+            log.info(f"{count + len(x):,} of {len(inputs):,} words")
+        count += len(x)
+    return Decoded(guesses, likelihood, np.exp(score).sum(axis=1), top.T.copy(), diagonal)
 
 
 def _keep(top: IntArray, top_score: FloatArray, joint: FloatArray, x: IntArray, y: IntArray) -> None:
     """Merge the best of a block, (k, c) scores of inputs x for outputs y, into the best so far, (TOP, V) each."""
-    most = min(TOP, len(x))
-    chosen = np.argpartition(-joint, most - 1, axis=0)[:most]
-    scores = np.vstack([top_score[:, y], np.take_along_axis(joint, chosen, axis=0)])
-    numbers = np.vstack([top[:, y], x[chosen]])
+    limit = min(TOP, len(x))
+    top_rows = np.argpartition(-joint, limit - 1, axis=0)[:limit]
+    scores = np.vstack([top_score[:, y], np.take_along_axis(joint, top_rows, axis=0)])
+    numbers = np.vstack([top[:, y], x[top_rows]])
     order = np.argsort(-scores, axis=0, kind="stable")[:TOP]
     best = np.take_along_axis(scores, order, axis=0)
     top_score[:, y] = best
@@ -179,9 +179,9 @@ def guessed(released: IntArray, guesses: IntArray) -> IntArray:
         released: Released words (n, L).
         guesses: Guesses (V,) or (V, k) of each output.
     """
-    there = released != NOTHING
-    answers = guesses[np.where(there, released, 0)]
-    return np.where(there.reshape(there.shape + (1,) * (guesses.ndim - 1)), answers, NOTHING)
+    mask = released != NOTHING
+    answers = guesses[np.where(mask, released, 0)]
+    return np.where(mask.reshape(mask.shape + (1,) * (guesses.ndim - 1)), answers, NOTHING)
 
 
 # --- bounds of the theorem
@@ -199,24 +199,24 @@ def bound(text: TextMechanism, frequencies: FloatArray, *, releases: int = 1) ->
         releases: Number of releases of the same text; losses add.
     """
     word: Any = text.word
-    one: Guarantee = word.guarantee
+    guarantee: Guarantee = word.guarantee
     theorem = replace(
-        one,
-        epsilon=one.epsilon * releases,
-        offset=one.offset * releases,
-        numeric_epsilon=one.numeric_epsilon * releases,
-        numeric_delta=one.numeric_delta * releases,
+        guarantee,
+        epsilon=guarantee.epsilon * releases,
+        offset=guarantee.offset * releases,
+        numeric_epsilon=guarantee.numeric_epsilon * releases,
+        numeric_delta=guarantee.numeric_delta * releases,
     )
     if not set(theorem.exposes) <= _KNOWN or theorem.epsilon == math.inf:
         return 1.0
-    shown = text.kept.copy()
+    mask = text.kept.copy()
     if isinstance(word, CusTextPlus):
-        shown |= text.vocabulary.kinds["stop_words"]
+        mask |= text.vocabulary.kinds["stop_words"]
     if isinstance(word, SanTextPlus) and word.keeps:
-        shown |= ~word.sensitive
+        mask |= ~word.sensitive
     parts = _parts(word, theorem)
-    hidden = np.flatnonzero(~shown & (frequencies > 0))
-    allowed = float(frequencies[shown].sum())
+    hidden = np.flatnonzero(~mask & (frequencies > 0))
+    allowed = float(frequencies[mask].sum())
     order = hidden[np.argsort(parts[hidden], kind="stable")]
     edges = np.flatnonzero(np.diff(parts[order])) + 1
     for members in np.split(order, edges) if len(order) else ():
@@ -233,8 +233,8 @@ def bound(text: TextMechanism, frequencies: FloatArray, *, releases: int = 1) ->
 def randomized(f: FloatArray, epsilon: float) -> float:
     """Return max_k e^ε·F_k/(e^ε + k - 1): the largest success under ε-LDP, for frequencies f that need not add to 1."""
     sums = np.cumsum(np.sort(f)[::-1])
-    shrunk = (np.arange(1, len(f) + 1) - 1) * math.exp(-min(epsilon, 700.0))
-    return float((sums / (1 + shrunk)).max())
+    weights = (np.arange(1, len(f) + 1) - 1) * math.exp(-min(epsilon, 700.0))
+    return float((sums / (1 + weights)).max())
 
 
 def metric(f: FloatArray, z: FloatArray) -> float:
@@ -263,8 +263,8 @@ def _overlap(word: Any, theorem: Guarantee, members: IntArray, f: FloatArray) ->
     z = np.empty(len(members))
     for at in range(0, len(members), _ROWS):
         rows = np.arange(at, min(at + _ROWS, len(members)))
-        apart = _apart(word, members, at)
-        loss = theorem.epsilon * apart + theorem.offset + theorem.numeric_epsilon
+        word_distances = _apart(word, members, at)
+        loss = theorem.epsilon * word_distances + theorem.offset + theorem.numeric_epsilon
         loss[np.arange(len(rows)), rows] = 0.0
         z[rows] = np.exp(-loss) @ f
     return z
