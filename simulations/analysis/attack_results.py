@@ -28,12 +28,12 @@ _LINES = 0.16
 
 def figures(results: dict[str, Any]) -> dict[str, Figure]:
     """Return one figure for each group of attacks that the results have, by the stem of its file name."""
-    made = {}
+    plots = {}
     for name, (prefixes, measure) in GROUPS.items():
         entries = [e for e in results["entries"] if e["attack"].split("-")[0] in prefixes]
         if entries:
-            made[f"attacks-{name}"] = _figure(entries, measure, results["name"])
-    return made
+            plots[f"attacks-{name}"] = _figure(entries, measure, results["name"])
+    return plots
 
 
 def _figure(entries: list[dict[str, Any]], measure: str, title: str) -> Figure:

@@ -156,20 +156,22 @@ def ladder_of_release(
         ValueError: The mechanisms do not go together, or an option has no effect.
     """
     about = texts or Texts()
-    made = [
+    mechanisms = [
         mechanism_of(item, classes=classes, delta=delta, texts=about) if isinstance(item, str) else item
         for item in released
     ]
-    given = [name for name in ("words", "generator") if getattr(about, name) is not None]
-    if given and not any(isinstance(item, TextMechanism) for item in made):
-        raise UserError(f"--{given[0]}: is about texts, and no mechanism sanitizes any; leave it out")
+    options = [name for name in ("words", "generator") if getattr(about, name) is not None]
+    if options and not any(isinstance(item, TextMechanism) for item in mechanisms):
+        raise UserError(f"--{options[0]}: is about texts, and no mechanism sanitizes any; leave it out")
     if about.crowd is not None and users is None:
         raise UserError("--crowd: without --users there is no shuffler, so there is no crowd to speak of; leave it out")
     public = about.public
-    if both := next((item.channel for item in made if item.channel in public), None):
+    if both := next((item.channel for item in mechanisms if item.channel in public), None):
         raise UserError(f"{both}: is declared public, and released by a mechanism; leave one out")
-    rungs = ladder_of(made, users=users, records=records, stages=stages, delta=delta, public=public, crowd=about.crowd)
-    return made, rungs
+    rungs = ladder_of(
+        mechanisms, users=users, records=records, stages=stages, delta=delta, public=public, crowd=about.crowd
+    )
+    return mechanisms, rungs
 
 
 def ladders_of_experiment(experiment: Experiment, *, records: int | None, classes: int | None) -> dict[str, Any]:
@@ -207,9 +209,9 @@ def texts_to_price(experiment: Experiment) -> dict[str, TextMechanism]:
 
 def described(mechanism: Mechanism) -> str:
     """Return a mechanism's name and parameters for people; for a text, its vocabulary too."""
-    given, among = parameters(mechanism), ""
-    if given.pop("vocabulary", None) is not None:
+    values, among = parameters(mechanism), ""
+    if values.pop("vocabulary", None) is not None:
         text: Any = mechanism
         any_model = isinstance(text.word, OfAnyVocabulary)
         among = f", among {'any vocabulary, at worst' if any_model else f'{len(text.vocabulary):,} words'}"
-    return f"{given.pop('mechanism')}({', '.join(f'{k} = {v}' for k, v in given.items())}){among}"
+    return f"{values.pop('mechanism')}({', '.join(f'{k} = {v}' for k, v in values.items())}){among}"

@@ -131,8 +131,8 @@ def _settings(study: Study, text: str, vocabulary: Vocabulary, inputs: np.ndarra
     takes = "epsilon" in catalogue.admit(spec["mechanism"]).__dataclass_fields__
 
     def build(epsilon: float | None) -> Any:
-        given = {"epsilon": epsilon} if takes and "epsilon" not in spec else {}
-        return catalogue.build(given | spec, channel="text", vocabulary=vocabulary).word
+        options = {"epsilon": epsilon} if takes and "epsilon" not in spec else {}
+        return catalogue.build(options | spec, channel="text", vocabulary=vocabulary).word
 
     if not takes or "epsilon" in spec:
         return [build(None)]

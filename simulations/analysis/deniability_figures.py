@@ -122,10 +122,10 @@ def _columns(results: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
     runs = results["runs"]
     if results["target"] is not None:
         return [(f"quantile {results['quantile']:g} of $N_x$ = {results['target']:g}", runs)]
-    given = sorted({r["epsilon"] for r in runs if r["epsilon"] is not None})
-    if not given:
+    epsilons = sorted({r["epsilon"] for r in runs if r["epsilon"] is not None})
+    if not epsilons:
         return [("", runs)]
-    return [(f"ε = {e:g}", [r for r in runs if r["epsilon"] in (e, None)]) for e in given]
+    return [(f"ε = {e:g}", [r for r in runs if r["epsilon"] in (e, None)]) for e in epsilons]
 
 
 def _names(results: dict[str, Any]) -> list[str]:

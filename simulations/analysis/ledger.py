@@ -68,7 +68,9 @@ def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str,
             records.setdefault(row.record, []).append(row)
 
     def costliest(name: str, neighbours: str, counts: Callable[[LedgerRow], bool]) -> Rung:
-        counted = {number: [*together, *filter(counts, held)] for number, held in records.items()} or {-1: together}
+        counted = {number: [*together, *filter(counts, charges)] for number, charges in records.items()} or {
+            -1: together
+        }
         record = max(counted, key=lambda number: _cost(counted[number], delta, public))
         rows, note = counted[record], _NOTE
         note += f"; record {record}, the costliest" if len(rows) > len(together) else ""

@@ -77,17 +77,17 @@ def restore(model: Any, arrays: Mapping[str, np.ndarray]) -> None:
 
     from server.masked_lm import ALIGNED
 
-    known = dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
     names = {name.removesuffix(".left").removesuffix(".right") for name in arrays} - {"bounds"}
-    if not names <= known.keys():
-        raise ValueError(f"masked-lm: the head is of another model; {min(names - known.keys())} is not there")
+    if not names <= parameters.keys():
+        raise ValueError(f"masked-lm: the head is of another model; {min(names - parameters.keys())} is not there")
     with torch.no_grad():
         for name in sorted(names):
             if f"{name}.left" in arrays:
                 left, right = (arrays[f"{name}.{side}"].astype(np.float32) for side in ("left", "right"))
-                known[name] += torch.from_numpy(left @ right)
+                parameters[name] += torch.from_numpy(left @ right)
             elif name.startswith(PARAMETERS):
-                known[name].copy_(torch.from_numpy(arrays[name].astype(np.float32)))
+                parameters[name].copy_(torch.from_numpy(arrays[name].astype(np.float32)))
             else:
-                known[name] += torch.from_numpy(arrays[name].astype(np.float32))
+                parameters[name] += torch.from_numpy(arrays[name].astype(np.float32))
     setattr(model.config, ALIGNED, True)

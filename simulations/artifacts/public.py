@@ -165,8 +165,8 @@ def load_public(experiment: Experiment, folder: Path) -> Public:
         part, classes = experiment.data.public, tuple(about["classes"])
         if about["format"] != FORMAT or about["labels"] != part.any_labels:
             raise ValueError
-        known = np.zeros(len(lines), np.int64) if labels is None else np.where(labels == -1, 0, labels)
-        Corpus(texts, known, classes)  # checks all of them
+        class_ids = np.zeros(len(lines), np.int64) if labels is None else np.where(labels == -1, 0, labels)
+        Corpus(texts, class_ids, classes)  # checks all of them
         if labels is not None and (labels != -1).sum() != (len(lines) if part.labelled is None else part.labelled):
             raise ValueError
         checkpoint = folder / "checkpoint" if about["checkpoint"] else experiment.encoder.model

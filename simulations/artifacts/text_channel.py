@@ -120,8 +120,8 @@ def prepare_rewriter(
         return None
     rewriter = _with_vocabulary(setups, settings, as_lines(public), model, seed)
     if sources := _language_models(setups, settings):
-        made = {kind: _made(settings, kind, source, public, seed) for kind, source in sources.items()}
-        rewriter = replace(rewriter, masked_lm=together(made))
+        models = {kind: _made(settings, kind, source, public, seed) for kind, source in sources.items()}
+        rewriter = replace(rewriter, masked_lm=together(models))
     return _checked(rewriter, setups)
 
 

@@ -120,10 +120,10 @@ def with_spans(vocabulary: Vocabulary, spans: Iterable[str]) -> Vocabulary:
         span = " ".join(line.lower().split())
         if " " not in span or span in added or vocabulary.exact_word_id(span) is not None:
             continue
-        known = [i for i in tokens.word_ids(span, vocabulary) if i != vocabulary.unknown]
-        if not known:
+        ids = [i for i in tokens.word_ids(span, vocabulary) if i != vocabulary.unknown]
+        if not ids:
             raise UserError(f"spans: no word of {span[:60]!r} is in the vocabulary")
-        added[span] = vocabulary.vectors[known].mean(axis=0, dtype=np.float64).astype(np.float32)
+        added[span] = vocabulary.vectors[ids].mean(axis=0, dtype=np.float64).astype(np.float32)
     vectors = np.vstack([vocabulary.vectors, *added.values()])
     return replace(vocabulary, words=(*vocabulary.words, *added), vectors=vectors)
 
@@ -166,15 +166,15 @@ def vocabulary_folder(
     if path.exists() and not path.is_file() and not path.is_dir():
         raise no_file(path)
     file = own or path.is_file() or (source != MINILM and path.suffix.lower() in _FILES)
-    made = made_by(("simulations.artifacts.vocabulary",), (*_LIBRARIES, *(["HanTa"] if tags else [])))
+    maker = made_by(("simulations.artifacts.vocabulary",), (*_LIBRARIES, *(["HanTa"] if tags else [])))
     texts = None if public_texts is None else list(public_texts)
-    made_from = [made, tags, _of_file(path) if file else fingerprint(source), texts, list(spans)]
+    made_from = [maker, tags, _of_file(path) if file else fingerprint(source), texts, list(spans)]
 
     def make(folder: Path) -> None:
-        made = from_file(path) if file else from_checkpoint(source)
-        made = with_spans(made, spans) if spans else made
-        made = made if public_texts is None else counted(made, public_texts)
-        vocabularies.save(tagged(made) if tags else made, folder)
+        vocabulary = from_file(path) if file else from_checkpoint(source)
+        vocabulary = with_spans(vocabulary, spans) if spans else vocabulary
+        vocabulary = vocabulary if public_texts is None else counted(vocabulary, public_texts)
+        vocabularies.save(tagged(vocabulary) if tags else vocabulary, folder)
 
     return folder_once("vocabularies", made_from, make)
 

@@ -62,10 +62,10 @@ class _Draw:
         return options[int(self.uniform() * len(options))]
 
     def weighted(self, weights: Sequence[float]) -> int:
-        left = self.uniform() * sum(weights)
+        remainder = self.uniform() * sum(weights)
         for index, weight in enumerate(weights):
-            left -= weight
-            if left < 0:
+            remainder -= weight
+            if remainder < 0:
                 return index
         return len(weights) - 1
 
@@ -112,8 +112,8 @@ def builtin(
         UserError: The task is unknown, or a size is out of range.
     """
     if task not in TASKS:
-        known = '", "'.join(TASKS)
-        raise UserError(f'task: unknown "{task}"; choose "{known}"')
+        choices = '", "'.join(TASKS)
+        raise UserError(f'task: unknown "{task}"; choose "{choices}"')
     sizes = {"public": public, "train": train, "test": test}
     for name, size in sizes.items():
         if size < 0:

@@ -30,19 +30,19 @@ def matched(data: Sequence[str], public: Sequence[str], mapping: Mapping[str, st
     if mapping is None:
         if sorted(data) == list(_BINARY) and set(public) == set(_BINARY.values()):
             return {name: _BINARY[name] for name in data}
-        known = {folded(name): name for name in public}
-        ours = {folded(name) for name in data}
-        if ours != set(known) or not len(data) == len(public) == len(known):
+        public_names = {folded(name): name for name in public}
+        data_names = {folded(name) for name in data}
+        if data_names != set(public_names) or not len(data) == len(public) == len(public_names):
             raise UserError(
                 f"data.public.classes: is missing: the data's classes are {listed(data)}, the public part's "
                 f"{listed(public)}, and no order says which is which; write classes = "
                 f'{{ {_quoted(data[0])} = "{public[0]}", ... }}'
             )
-        return {name: known[folded(name)] for name in data}
-    for whose, named, there in (("the data have", mapping, data), ("the public part has", mapping.values(), public)):
-        if sorted(named) != sorted(there):
+        return {name: public_names[folded(name)] for name in data}
+    for whose, named, classes in (("the data have", mapping, data), ("the public part has", mapping.values(), public)):
+        if sorted(named) != sorted(classes):
             raise UserError(
-                f"data.public.classes: must name each class once: {whose} {listed(there)}, and named are "
+                f"data.public.classes: must name each class once: {whose} {listed(classes)}, and named are "
                 f"{listed(list(named))}"
             )
     return {name: mapping[name] for name in data}

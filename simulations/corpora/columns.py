@@ -182,13 +182,13 @@ def label_names(part: Columns, label: str) -> list[str]:
     Raises:
         UserError: A value is no label.
     """
-    known: dict[str, str] = {}  # few names, and many rows
+    name_of: dict[str, str] = {}  # few names, and many rows
     names = []
     for row, value in enumerate(part.values[label]):
-        name = known.get(value) if isinstance(value, str) else None
+        name = name_of.get(value) if isinstance(value, str) else None
         if name is None:
             name = _label(part, row, value)
-            known[name] = name
+            name_of[name] = name
         names.append(name)
     return names
 
@@ -238,8 +238,8 @@ def refuse_two_spellings(source: str, label: str, names: Iterable[str]) -> None:
 
 
 def _label(part: Columns, row: int, value: object) -> str:
-    whole = isinstance(value, float) and value.is_integer()
-    if isinstance(value, bool) or not (isinstance(value, str | int) or whole):
+    integral = isinstance(value, float) and value.is_integer()
+    if isinstance(value, bool) or not (isinstance(value, str | int) or integral):
         raise UserError(_refused(part, row, f"label is {kind(value)}; give a whole number or a name"))
     if not isinstance(value, str):
         number = int(value)  # type: ignore[call-overload]
@@ -363,8 +363,8 @@ def group_names(part: Columns, group: str) -> list[str]:
         if is_missing(value):
             names.append(NO_GROUP)
             continue
-        whole = isinstance(value, float) and value.is_integer()
-        name = str(int(value) if whole else value).strip()  # type: ignore[call-overload]
+        integral = isinstance(value, float) and value.is_integer()
+        name = str(int(value) if integral else value).strip()  # type: ignore[call-overload]
         if not isinstance(value, str | int | float) or not is_name(name):
             raise UserError(_refused(part, row, f'"{group}" is {kind(value)}; name a column of groups'))
         names.append(name)

@@ -99,8 +99,8 @@ def _column(texts: Iterable[Text]) -> TextColumn:
     def checked() -> Iterator[Text]:
         for row, text in enumerate(texts):
             parts = (text,) if isinstance(text, str) else text
-            whole = isinstance(text, str) or (isinstance(text, tuple) and len(text) == 2)
-            if not whole or not all(isinstance(part, str) for part in parts):
+            valid = isinstance(text, str) or (isinstance(text, tuple) and len(text) == 2)
+            if not valid or not all(isinstance(part, str) for part in parts):
                 raise UserError(_MIXED.format(row))
             yield text
 

@@ -102,7 +102,9 @@ def _renamed(train: list[str], test: list[str], text: str) -> dict[str, str]:
     """
     if len(train) != len(test):
         return {}
-    differ = {ours: theirs for ours, theirs in zip(train, test, strict=True) if ours != theirs}
+    differ = {
+        train_name: test_name for train_name, test_name in zip(train, test, strict=True) if train_name != test_name
+    }
     return differ if list(differ) == [text] and text not in test else {}
 
 

@@ -148,8 +148,8 @@ def _near_another(texts: Sequence[str]) -> set[str]:
         data = text.encode("utf-8", "surrogatepass")
         own = {data[i : i + SHINGLE] for i in range(len(data) - SHINGLE + 1)}
         # two of index t or more have sizes of a ratio of t or more, which rules out most
-        alike = (other for other in kept if min(len(own), len(other)) >= NEARLY * max(len(own), len(other)) - 1e-6)
-        if own and any((1 + NEARLY) * len(own & other) >= NEARLY * (len(own) + len(other)) - 1e-6 for other in alike):
+        peers = (other for other in kept if min(len(own), len(other)) >= NEARLY * max(len(own), len(other)) - 1e-6)
+        if own and any((1 + NEARLY) * len(own & other) >= NEARLY * (len(own) + len(other)) - 1e-6 for other in peers):
             gone.add(text)
         else:
             kept.append(own)
@@ -158,30 +158,30 @@ def _near_another(texts: Sequence[str]) -> set[str]:
 
 def _nearly(texts: Sequence[str], others: Sequence[str]) -> set[str]:
     own = _Sets.of(texts)
-    known, places, often = np.unique(own.shingles, return_inverse=True, return_counts=True)
-    if not len(known):
+    shingles, places, often = np.unique(own.shingles, return_inverse=True, return_counts=True)
+    if not len(shingles):
         return set()
-    ranks = np.empty(len(known), np.int64)
-    ranks[np.argsort(often, kind="stable")] = np.arange(1, len(known) + 1)  # 0: of no text here, rarest of all
-    mine, rarest = own.matrices(ranks[places], len(known))
-    sketches, left = own.sketches(), np.flatnonzero(own.counts)
+    ranks = np.empty(len(shingles), np.int64)
+    ranks[np.argsort(often, kind="stable")] = np.arange(1, len(shingles) + 1)  # 0: of no text here, rarest of all
+    mine, rarest = own.matrices(ranks[places], len(shingles))
+    sketches, candidates = own.sketches(), np.flatnonzero(own.counts)
     result: set[str] = set()
     for first in range(0, len(others), _BLOCK):
         block = _Sets.of(others[first : first + _BLOCK])
-        at = np.minimum(np.searchsorted(known, block.shingles), len(known) - 1)
-        theirs, their_rarest = block.matrices(np.where(known[at] == block.shingles, ranks[at], 0), len(known))
-        pairs, sketched = (rarest[left] @ their_rarest.T).tocoo(), block.sketches()
+        at = np.minimum(np.searchsorted(shingles, block.shingles), len(shingles) - 1)
+        matrix, their_rarest = block.matrices(np.where(shingles[at] == block.shingles, ranks[at], 0), len(shingles))
+        pairs, sketched = (rarest[candidates] @ their_rarest.T).tocoo(), block.sketches()
         near = np.zeros(len(texts), np.bool_)
         for start in range(0, pairs.nnz, _PAIRS):
-            i, j = left[pairs.row[start : start + _PAIRS]], pairs.col[start : start + _PAIRS]
+            i, j = candidates[pairs.row[start : start + _PAIRS]], pairs.col[start : start + _PAIRS]
             total = own.counts[i] + block.counts[j]
             apart = np.bitwise_count(sketches[i] ^ sketched[j]).sum(axis=1, dtype=np.int64)
             possible = (1 + NEARLY) * apart <= (1 - NEARLY) * total + 1e-6  # bits apart are shingles apart
             i, j, total = i[possible], j[possible], total[possible]
-            both = np.asarray(mine[i].multiply(theirs[j]).sum(axis=1)).ravel()
+            both = np.asarray(mine[i].multiply(matrix[j]).sum(axis=1)).ravel()
             near[i[(1 + NEARLY) * both >= NEARLY * total - 1e-6]] = True
         result.update(texts[row] for row in np.flatnonzero(near).tolist())
-        left = left[~near[left]]
+        candidates = candidates[~near[candidates]]
     return result
 
 
@@ -212,11 +212,11 @@ class _Sets(NamedTuple):
         owners, ranks = packed >> 8 * SHINGLE, packed & _SHINGLES
         place = np.arange(len(owners)) - (np.cumsum(self.counts) - self.counts)[owners]
         least = np.ceil(NEARLY * self.counts - 1e-6).astype(np.int64)
-        made = []
+        matrices = []
         for kept in (ranks > 0, (ranks > 0) & (place <= (self.counts - least)[owners])):
             entries = (np.ones(int(kept.sum()), np.int32), (owners[kept], ranks[kept]))
-            made.append(sparse.csr_matrix(entries, shape=(len(self.counts), width + 1)))
-        return made[0], made[1]
+            matrices.append(sparse.csr_matrix(entries, shape=(len(self.counts), width + 1)))
+        return matrices[0], matrices[1]
 
     def sketches(self) -> NDArray[np.uint64]:
         """Return a bit for each shingle of a text, uint64 (n, _BITS / 64): differing bits are of different shingles."""

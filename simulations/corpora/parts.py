@@ -91,8 +91,8 @@ def load_split(data: Data, people: Population, seed: int) -> tuple[Split, dict[s
         labels = np.zeros(len(public), np.int64)  # placeholders where labels are not public
         if data.public.labels:
             about["classes"] = same = matched(train.classes, public.classes, data.public.classes)
-            ours = {name: i for i, name in enumerate(same.values())}
-            labels = np.array([ours[public.classes[label]] for label in public.labels], np.int64)
+            indices = {name: i for i, name in enumerate(same.values())}
+            labels = np.array([indices[public.classes[label]] for label in public.labels], np.int64)
         public = Corpus(public.texts, labels, train.classes)
         private = train
     if data.held_out is not None:

@@ -109,17 +109,17 @@ def apart(
     kin = csgraph.connected_components(shared, directed=False)[1][:users]
     room = min(users, max(1, round(fraction * users))) if fraction > 0 else 0
     order = np.random.default_rng((seed, _STREAM, stream)).permutation(users)
-    sizes, taken = np.bincount(kin), np.zeros(users, np.bool_)
+    sizes, mask = np.bincount(kin), np.zeros(users, np.bool_)
     groups, least = set(), room / 2
     for group in dict.fromkeys(kin[order].tolist()):
         if sizes[group] <= room:
             groups.add(group)
             room -= int(sizes[group])
-    taken[np.isin(kin, list(groups))] = True
+    mask[np.isin(kin, list(groups))] = True
     if room > least:  # the next group is larger than the room left: some of it is taken, with its nearest
-        near = csgraph.breadth_first_order(shared, order[~taken[order]][0], directed=False, return_predecessors=False)
-        taken[near[near < users][:room]] = True
-    chosen = taken[owners]
+        near = csgraph.breadth_first_order(shared, order[~mask[order]][0], directed=False, return_predecessors=False)
+        mask[near[near < users][:room]] = True
+    chosen = mask[owners]
     inside, outside = (np.bincount(numbers[part], minlength=nodes - users) for part in (chosen, ~chosen))
     stays = inside * (1 - fraction) >= outside * fraction  # the part that has more of it than the share
     return chosen, ((inside > 0) & (outside > 0))[numbers] & (chosen != stays[numbers])

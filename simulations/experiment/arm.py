@@ -89,9 +89,9 @@ class Arm(Section):
         if self.protocol is not None and not self.protocol.private and not self.reference:
             raise UserError(f'{self._where("way")}: "{self.way}" is not private; write reference = true beside it')
         if self.centralised:
-            if given := [name for name in _TABLES if getattr(self, name) is not None]:
+            if names := [name for name in _TABLES if getattr(self, name) is not None]:
                 raise UserError(
-                    f'{self._where(given[0])}: a "{self.way}" arm releases nothing: its server has the texts; remove it'
+                    f'{self._where(names[0])}: a "{self.way}" arm releases nothing: its server has the texts; remove it'
                 )
             return
         for taught in (LABEL.name, VECTOR.name):
@@ -177,8 +177,8 @@ def text_mechanism(
         ValueError: `catalogue.build` raises it.
     """
     takes = {f.name for f in fields(catalogue.admit(spec["mechanism"]))}
-    given = {name: value for name, value in (model or {}).items() if name in takes}
-    built: TextMechanism = catalogue.build(given | spec, channel=TEXT.name, vocabulary=vocabulary)
+    arguments = {name: value for name, value in (model or {}).items() if name in takes}
+    built: TextMechanism = catalogue.build(arguments | spec, channel=TEXT.name, vocabulary=vocabulary)
     return built
 
 

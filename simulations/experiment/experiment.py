@@ -91,8 +91,8 @@ class Experiment:
             raise UserError(f'data.public.fraction: must be above 0; the protocol "{protocol}" needs public text')
         if protocol.public_labels and not public.labels:
             raise UserError(f'data.public.labels: the protocol "{protocol}" needs public labels')
-        some = protocol.some_labels and public.labels and not self.encoder.fine_tune_on_public
-        if public.labelled is not None and not some:
+        partial_labels = protocol.some_labels and public.labels and not self.encoder.fine_tune_on_public
+        if public.labelled is not None and not partial_labels:
             raise UserError(
                 f"data.public.labelled: goes with training.protocol = {_named(lambda it: it.some_labels)}, "
                 "labels = true and encoder.fine-tune-on-public = false; remove it"
@@ -162,11 +162,11 @@ class Experiment:
     def _check_arms(self) -> None:
         if not self.arms:
             raise UserError("arm: there is none; add at least one [[arm]] table")
-        taken: dict[str, str] = {}
+        names: dict[str, str] = {}
         for arm in self.arms:
-            if slug(arm.name) in taken:
-                raise UserError(f'arm "{arm.name}": its name is too close to arm "{taken[slug(arm.name)]}"')
-            taken[slug(arm.name)] = arm.name
+            if slug(arm.name) in names:
+                raise UserError(f'arm "{arm.name}": its name is too close to arm "{names[slug(arm.name)]}"')
+            names[slug(arm.name)] = arm.name
             if self.data.second_text is None and (arm.text or {}).get("sides", 1) != 1:
                 raise UserError(f'arm "{arm.name}": text.sides: goes with pairs of texts, data.second-text; remove it')
             self._check_beside(arm)
@@ -216,14 +216,14 @@ class Experiment:
     def _check_channels(self, arm: Arm) -> None:
         """Check that the channels of an arm are those of its protocol."""
         way = self.protocol_of(arm)
-        given = {name for name in CHANNELS if getattr(arm, name) is not None}
-        if extra := min(given - way.channels, default=None):
+        channels = {name for name in CHANNELS if getattr(arm, name) is not None}
+        if extra := min(channels - way.channels, default=None):
             names = _named(lambda it: extra in it.channels)
             raise UserError(
                 f'arm "{arm.name}": {key(extra)}: does not go with training.protocol = "{way}", but with {names}; '
                 "remove it"
             )
-        for name in sorted(way.trains_on - given - {LABEL.name}):  # labels may be sent in clear
+        for name in sorted(way.trains_on - channels - {LABEL.name}):  # labels may be sent in clear
             if name == TEXT.name or not arm.public_only:  # whoever queries a model of texts releases texts
                 raise UserError(
                     f'arm "{arm.name}": {key(name)}: is missing; name a mechanism, which training.protocol = "{way}" '

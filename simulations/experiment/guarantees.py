@@ -97,7 +97,7 @@ class Released:
     def name(self) -> str | None:
         """Return the joined names of the mechanisms of texts, user vectors, embeddings and answers, or None."""
         every = (self.text, self.asked_text, *self.statistics[:1], self.embedding, self.answer)
-        names = [each.name for each in every if each is not None]
+        names = [mechanism.name for mechanism in every if mechanism is not None]
         return ", then ".join(names) or None
 
 
@@ -106,8 +106,8 @@ def released(setup: ArmSetup, channels: Channels, model: Model | None, driver: D
     candidates = channels.embedding if channels.embedded else ()
     embedding = model.embedding if model is not None else next(iter(candidates), None)
     if channels.statistic is not None:
-        asked = driver.teaching.requests.values()
-        statistics = tuple(request.question(VectorQuestion).mechanism for request in asked)
+        requests = driver.teaching.requests.values()
+        statistics = tuple(request.question(VectorQuestion).mechanism for request in requests)
         return Released(embedding, None, None, False, statistics, _curator(setup.arm, channels), channels.answer)
     public_label = channels.teaching and setup.arm.label is None and LABEL.name in setup.declared
     label = channels.label if channels.teaching and not public_label else None
@@ -188,16 +188,20 @@ def _promise(policy: Policy, data: Mechanism | None, what: Released) -> Promise:
     label = None if what.label is None else what.label.guarantee
     declared: Mapping[str, str] = policy.declared
     statement = _in_words(data, label) + ("; labels in clear, declared public" if what.public_label else "")
-    one = data.guarantee if data is not None else None
-    public = () if one is None else tuple(EXPOSURES[name] for name in one.exposes if name in declared)
+    guarantee = data.guarantee if data is not None else None
+    public = () if guarantee is None else tuple(EXPOSURES[name] for name in guarantee.exposes if name in declared)
     if isinstance(data, TextMechanism):
         word = data.word.guarantee
         for name in data.guarantee.exposes if math.isfinite(word.epsilon) else ():
             statement += f"; {EXPOSURES[name]}: in clear" + (", declared public" if name in declared else "")
-        one = word
+        guarantee = word
     return Promise(
-        None if one is None else one.epsilon,
-        None if one is None else f"words, {one.metric}" if isinstance(data, TextMechanism) else one.metric,
+        None if guarantee is None else guarantee.epsilon,
+        None
+        if guarantee is None
+        else f"words, {guarantee.metric}"
+        if isinstance(data, TextMechanism)
+        else guarantee.metric,
         statement,
         None if data is None else policy.cost(data.guarantee).epsilon,
         None if label is None else policy.cost(label).epsilon,

@@ -170,8 +170,10 @@ def of_experiment(
         split = f" / {setup.stages} stages of disjoint users" if setup.stages > 1 else ""
         notes = {"shuffled": assumed + split, "label": f"{classes} classes"}
         embeddings: list[Mechanism | None] = [*embeddings_of(arm)] or [None]
-        whole = None if arm.text is None else (texts or {})[arm.name]
-        text, asked = (None if whole is None else released_text(arm, whole, split) for split in ("train", "test"))
+        arm_text = None if arm.text is None else (texts or {})[arm.name]
+        text, test_text = (
+            None if arm_text is None else released_text(arm, arm_text, split) for split in ("train", "test")
+        )
         if not (arm.public_only or arm.centralised):
             train = _train(
                 setup,
@@ -190,8 +192,8 @@ def of_experiment(
             if bound and len(vectors) > 1:
                 bound += f" (of the largest number of features that {'this' if public else 'any'} public text allows)"
         answer = answer_of(arm, classes)
-        if any((arm.embedding, asked, answer)) and setup.protocol.private:
-            test = _test(setup, embeddings, *_test_users(experiment, tests), asked, answer, records=test_records)
+        if any((arm.embedding, test_text, answer)) and setup.protocol.private:
+            test = _test(setup, embeddings, *_test_users(experiment, tests), test_text, answer, records=test_records)
         lines.append(
             {
                 "arm": arm.name,
@@ -217,10 +219,10 @@ def _train(
     statistics: Sequence[Mechanism],
 ) -> tuple[Rung, ...]:
     if statistics:
-        each = [
+        ladders = [
             ladder(None, None, statistic=mechanism, users=users, delta=setup.shuffle.delta) for mechanism in statistics
         ]
-        return tuple(_noted(rung, notes.get(rung.name)) for rung in widest(each, _OF_STATISTICS))
+        return tuple(_noted(rung, notes.get(rung.name)) for rung in widest(ladders, _OF_STATISTICS))
     paper = not setup.protocol.private
     public = _exposed(setup, text)
     reason = setup.declared.get("label")
@@ -310,18 +312,18 @@ def _test_users(experiment: Experiment, tests: int | None) -> tuple[int | None, 
         return None, {}
     late, rows = experiment.population.late, "test sentences"
     if tests is not None:
-        asked = tests
+        count = tests
     elif data.source == "built-in":
-        asked = min(data.test_size or 0, data.test_limit or data.test_size or 0) * data.test_repeats
+        count = min(data.test_size or 0, data.test_limit or data.test_size or 0) * data.test_repeats
     elif data.test_limit is not None and data.user is None:
-        asked, rows = data.test_limit * data.test_repeats, "test sentences, if there are as many as data.test-limit,"
+        count, rows = data.test_limit * data.test_repeats, "test sentences, if there are as many as data.test-limit,"
     else:
         return experiment.shuffle.minimum_users, {
             "shuffled": "at the least that the shuffler delivers, as the number of test sentences is in the data"
         }
     what = "test users" if data.user is not None else f"{rows} × test-repeats"
     note = f"expected: {what}" + (f" × (1 - late {late:g})" if late else "")
-    return int(asked * (1 - late) + 1e-9), {"shuffled": note}
+    return int(count * (1 - late) + 1e-9), {"shuffled": note}
 
 
 def _plain(rungs: tuple[Rung, ...] | None) -> Any:

@@ -20,15 +20,15 @@ def slug(name: str) -> str:
     other names have other slugs. The slug is the same in every Unicode form. It is "" if the name has none of these
     characters.
     """
-    known = unicodedata.normalize("NFKD", name.lower())
-    plain = known.replace("ε", "eps ").encode("ascii", "ignore").decode()
+    normal_form = unicodedata.normalize("NFKD", name.lower())
+    plain = normal_form.replace("ε", "eps ").encode("ascii", "ignore").decode()
     words = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
-    foreign = _FOREIGN.findall(known)
+    foreign = _FOREIGN.findall(normal_form)
     if words and len(words) <= LONGEST and not any(map(_tells, foreign)):
         return words
     if not words and not any(map(_letters, foreign)):
         return ""
-    digest = hashlib.sha256(known.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    digest = hashlib.sha256(normal_form.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{words[: LONGEST - 9].strip('-') or 'name'}-{digest}"
 
 

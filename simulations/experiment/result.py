@@ -162,17 +162,17 @@ class ArmResult:
             if (score := self.score(split)) is not None:
                 yield Estimate("accuracy", split, score.accuracy, score.error, predicted[split])
         for split, measures in self.measures.items():
-            for name, each in measures.items():
-                if each and _is_finite(each["value"]):
-                    error = each["error"] if _is_finite(each["error"]) else None
-                    yield Estimate(name, split, each["value"], error, each.get("n", predicted[split]))
+            for name, measure in measures.items():
+                if measure and _is_finite(measure["value"]):
+                    error = measure["error"] if _is_finite(measure["error"]) else None
+                    yield Estimate(name, split, measure["value"], error, measure.get("n", predicted[split]))
         for name in ("users", "delivered", "bytes_per_user", "dim", "seconds"):
             if (value := getattr(self, name)) is not None:
                 yield Estimate(name, None, float(value))
 
     def estimate(self, metric: str, split: str | None) -> Estimate | None:
         """Return one metric; None if it has no finite value."""
-        return next((each for each in self.estimates() if each[:2] == (metric, split)), None)
+        return next((estimate for estimate in self.estimates() if estimate[:2] == (metric, split)), None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of results.json, except that infinity stays a float."""
@@ -208,12 +208,12 @@ def with_infinity(value: Any) -> Any:
 
 
 def _known(of: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    known = {each.name for each in fields(of)}
-    entries = {key: value for key, value in with_infinity(values).items() if key in known and value is not None}
+    names = {attribute.name for attribute in fields(of)}
+    entries = {key: value for key, value in with_infinity(values).items() if key in names and value is not None}
     if "budget" in entries:
         entries["budget"] = Promise(**_known(Promise, entries["budget"]))
     if "batch_tests" in entries:
-        entries["batch_tests"] = tuple(BatchTest(**_known(BatchTest, each)) for each in entries["batch_tests"])
+        entries["batch_tests"] = tuple(BatchTest(**_known(BatchTest, test)) for test in entries["batch_tests"])
     return entries
 
 
@@ -257,9 +257,13 @@ def _liars(driver: Driver) -> str:
 
     "" for labels in clear: the bound of a mechanism without noise is about vectors.
     """
-    asked = [question for request in driver.teaching.requests.values() for question in request.questions]
-    asked = [each for each in asked if not (isinstance(each, LabelQuestion) and isinstance(each.mechanism, Identity))]
-    bounds = [liars.told(question.mechanism, question.clip) for question in asked if question.reads_labels]
+    questions = [question for request in driver.teaching.requests.values() for question in request.questions]
+    questions = [
+        question
+        for question in questions
+        if not (isinstance(question, LabelQuestion) and isinstance(question.mechanism, Identity))
+    ]
+    bounds = [liars.told(question.mechanism, question.clip) for question in questions if question.reads_labels]
     return bounds[-1] if bounds else ""
 
 

@@ -109,8 +109,8 @@ def _value(section: type[Section], name: str) -> dict[str, Any]:
     value: dict[str, Any] = field.metadata["check"].schema | {"description": described(section)[key(name)]}
     if section is Arm and name in (*CHANNELS, "curator"):
         places = [] if name == "curator" else [{"type": "string", "pattern": ":"}]  # package.module:Class
-        known = {"enum": [*_mechanisms(name), *(installed() if places else ())]}
-        value["properties"] = {"mechanism": {"anyOf": [known, *places]}}
+        choices = {"enum": [*_mechanisms(name), *(installed() if places else ())]}
+        value["properties"] = {"mechanism": {"anyOf": [choices, *places]}}
     if field.default not in (MISSING, None, math.inf):
         value["default"] = list(field.default) if isinstance(field.default, tuple) else field.default
     return value

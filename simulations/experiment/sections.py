@@ -324,15 +324,15 @@ def _checked(option: Option) -> values.Check:
 
 def _with_options(section: type[Section]) -> type[Section]:
     """Add the options of all protocols to a section: a key for each, described in the section's docstring."""
-    known: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     for protocol in map(PROTOCOLS.__getitem__, WAYS):
         for option in protocol.options:
-            if option.name in section.__annotations__ or known.setdefault(option.name, option) != option:
+            if option.name in section.__annotations__ or options.setdefault(option.name, option) != option:
                 raise ValueError(f"{protocol}: option {option.name} is another key of [training] already")
     summaries = " ".join(f'"{name}": {PROTOCOLS[name].summary}.' for name in WAYS)
     lines = (section.__doc__ or "").rstrip().replace("Attributes:\n", f"Attributes:\n        protocol: {summaries}\n")
-    section.__doc__ = "\n        ".join([lines, *(f"{key(name)}: {option.about}" for name, option in known.items())])
-    for name, option in known.items():
+    section.__doc__ = "\n        ".join([lines, *(f"{key(name)}: {option.about}" for name, option in options.items())])
+    for name, option in options.items():
         section.__annotations__[name] = "Any"
         setattr(section, name, setting(_checked(option), option.default))
     return section
@@ -450,10 +450,10 @@ class TextChannel(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         for prompt, model in (("prompt", "generator"), ("paraphraser_prompt", "paraphraser")):
-            given = getattr(self, prompt)
-            if given is not None and getattr(self, model) == NONE:
+            text = getattr(self, prompt)
+            if text is not None and getattr(self, model) == NONE:
                 raise UserError(f"{self._where(prompt)}: goes with text.{model}; name its checkpoint, or remove it")
-            if given is not None and given.count(_TEXT) != 1:
+            if text is not None and text.count(_TEXT) != 1:
                 raise UserError(f"{self._where(prompt)}: must name {_TEXT} once, where the private text stands")
 
 

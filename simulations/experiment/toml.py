@@ -157,10 +157,10 @@ def _read(section: type[Section], table: Any, where: str) -> Any:
 
 
 def _refuse_unknown(table: dict[str, Any], keys: Iterable[str], prefix: str) -> None:
-    for each in table:
-        if each not in keys:
-            mend = nearest(each, keys) or f"; known are {', '.join(sorted(keys))}"
-            raise UserError(f"{prefix}{each}: unknown key{mend}")
+    for name in table:
+        if name not in keys:
+            mend = nearest(name, keys) or f"; known are {', '.join(sorted(keys))}"
+            raise UserError(f"{prefix}{name}: unknown key{mend}")
 
 
 def _override(table: dict[str, Any], override: str) -> None:
@@ -198,17 +198,17 @@ def commented(experiment: Experiment, why: Mapping[str, str], *, first: str = ""
             never commented out.
         first: First lines of the file.
     """
-    known = {name: (_allowed(words, default), text) for name, words, default, text in keys()}
+    descriptions = {name: (_allowed(words, default), text) for name, words, default, text in keys()}
     lines = [line for text in first.splitlines() for line in _comment(text)]
     for name in ("name", "seed"):
-        allowed, text = known[name]
+        allowed, text = descriptions[name]
         lines += [*_comment(why.get(name, text)), f"{name} = {_inline(getattr(experiment, name))}  # {allowed}"]
     for place, section in SECTIONS.items():
-        lines += _commented(getattr(experiment, place), section, known, why)
+        lines += _commented(getattr(experiment, place), section, descriptions, why)
         if place == "data":
-            lines += _commented(experiment.data.public, PublicConfig, known, why)
+            lines += _commented(experiment.data.public, PublicConfig, descriptions, why)
     lines += ["", *(f"# {line}".rstrip() for line in about(Arm)), "#"]
-    for name, (_, text) in known.items():
+    for name, (_, text) in descriptions.items():
         lines += _comment(f"{name.removeprefix('arm.')}: {text}") if name.startswith("arm.") else []
     lines += ["#", *_comment(why["arm"])] if "arm" in why else []
     for arm in experiment.arms:
@@ -247,7 +247,7 @@ def _arm(arm: Arm) -> Iterator[str]:
 def _inline(value: Any) -> str:
     """Return a value in one line of TOML."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_inline_key(name)} = {_inline(each)}" for name, each in value.items()) + " }"
+        return "{ " + ", ".join(f"{_inline_key(name)} = {_inline(entry)}" for name, entry in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_inline, value)) + "]"
     return tomli_w.dumps({"x": value}).removeprefix("x = ").rstrip("\n")

@@ -81,9 +81,9 @@ def whole(least: int, *, most: int = MOST, none: bool = False) -> Check:
 def _auto_or_wholes(value: Any, where: str) -> tuple[int, ...] | str:
     if value == "auto":
         return "auto"
-    given = tuple(value) if isinstance(value, list | tuple) else (None,)
-    numbers = tuple(number for entry in given if (number := integer(entry)) is not None and number >= 1)
-    if len(set(numbers)) < len(given):
+    entries = tuple(value) if isinstance(value, list | tuple) else (None,)
+    numbers = tuple(number for entry in entries if (number := integer(entry)) is not None and number >= 1)
+    if len(set(numbers)) < len(entries):
         raise UserError(f'{where}: must be "auto" or a list of different whole numbers of at least 1, got {value!r}')
     return numbers
 
@@ -155,8 +155,8 @@ def _reasons(value: Any, where: str) -> tuple[str, ...]:
 
 def _names(value: Any, where: str) -> dict[str, str]:
     """Return a table of different texts, by texts."""
-    whole = isinstance(value, dict) and value and all(isinstance(name, str) for name in value.values())
-    if not whole or len(set(value.values())) < len(value):
+    valid = isinstance(value, dict) and value and all(isinstance(name, str) for name in value.values())
+    if not valid or len(set(value.values())) < len(value):
         raise UserError(f'{where}: must be a table such as {{ "0" = "negative", "1" = "positive" }}, got {value!r}')
     return dict(value)
 

@@ -34,7 +34,7 @@ def staged(out: Path, *, private: bool = False) -> Iterator[Path]:
     """
     out = followed(out)
     refuse_taken(out)
-    made = [p for p in out.parents if not p.exists()]
+    parents = [p for p in out.parents if not p.exists()]
     part = out.with_name(f".{out.name}.{secrets.token_hex(8)}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def staged(out: Path, *, private: bool = False) -> Iterator[Path]:
         part.replace(out)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
-        for parent in made:
+        for parent in parents:
             if not any(parent.iterdir()):
                 parent.rmdir()
         raise
@@ -162,19 +162,19 @@ def whole(path: Path, *, synced: bool = False, private: bool = False) -> Iterato
         OSError: It cannot be written; the error names `path`, and not the file beside it.
     """
     with _named(path):
-        there = _mode(path)
-    if there is not None and stat.S_ISDIR(there):
+        old_mode = _mode(path)
+    if old_mode is not None and stat.S_ISDIR(old_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if there is not None and not stat.S_ISREG(there):
+    if old_mode is not None and not stat.S_ISREG(old_mode):
         raise UserError(f"{path}: is no regular file; name a file")
     target = followed(path)
     part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
-    mode = 0o600 if private else 0o666 if there is None else there & 0o777
+    mode = 0o600 if private else 0o666 if old_mode is None else old_mode & 0o777
     with _named(path):
         file = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb")
     try:
         with file:
-            if there is not None:
+            if old_mode is not None:
                 os.fchmod(file.fileno(), mode)  # which the umask has narrowed
             yield file
             if synced:

@@ -122,10 +122,10 @@ def inline(figure: Figure, description: str, prefix: str) -> str:
     import matplotlib
 
     marks = [mark for axes in figure.axes for mark in axes.lines if str(mark.get_gid() or "").startswith(_TELLS)]
-    told = {}
+    titles = {}
     for number, mark in enumerate(marks):
         mark.set_gid(f"{_TELLS}{number}")
-        told[f"{_TELLS}{number}"] = str(mark.get_label())[1:]
+        titles[f"{_TELLS}{number}"] = str(mark.get_label())[1:]
     written = StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "sottovoce"}):
         figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
@@ -140,7 +140,7 @@ def inline(figure: Figure, description: str, prefix: str) -> str:
         count=1,
     )
     svg = svg.replace("xlink:href=", "href=")
-    for name, text in told.items():
+    for name, text in titles.items():
         svg = svg.replace(f'<g id="{name}">', f'<g id="{name}" pointer-events="all"><title>{escape(text)}</title>')
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}", svg)
     return "\n".join(line.rstrip() for line in svg.splitlines())

@@ -41,12 +41,12 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, caption: st
 
     The columns up to the one called "arm" are aligned left, numbers right.
     """
-    left = headings.index("arm") + 1 if "arm" in headings else 1
+    left_columns = headings.index("arm") + 1 if "arm" in headings else 1
     lines = [
         r"\begin{table}",
         r"\centering",
         rf"\caption{{{escaped(caption)}}}",
-        rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(headings) - left)}}}",
+        rf"\begin{{tabular}}{{{'l' * left_columns}{'r' * (len(headings) - left_columns)}}}",
         r"\toprule",
         " & ".join(map(escaped, headings)) + r" \\",
         r"\midrule",

@@ -90,9 +90,9 @@ def reproduce(
             continue
         # The folder's name holds the size: a run of another size, or of another default, is not mistaken for this one.
         folder = out / f"{slug(paper.name)}-{slug(item.name)}-{'quick' if quick else users}"
-        known = folder / "results.json"
-        if known.is_file():
-            results: Mapping[str, Any] = json.loads(known.read_text(encoding="utf-8"))
+        path = folder / "results.json"
+        if path.is_file():
+            results: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         elif item.hours and len(items) > 1:
             comparisons.append(
                 Comparison(item.name, why=f'{item.hours}; it is run by itself, with --table "{item.name}"')
@@ -113,8 +113,8 @@ def _beside(item: Item, results: Mapping[str, Any], *, quick: bool) -> Compariso
     for arm in arms_of(item, quick=quick):
         if arm["name"] not in entries:
             raise UserError(f"{item.name}: the run has no arm {arm['name']}; remove its folder and run it again")
-        ours = entries[arm["name"]].estimate(item.measure, "sanitized")
-        rows.append((arm["name"], arm["theirs"], ours and ours.value, ours and ours.standard_error))
+        estimate = entries[arm["name"]].estimate(item.measure, "sanitized")
+        rows.append((arm["name"], arm["theirs"], estimate and estimate.value, estimate and estimate.standard_error))
     return Comparison(item.name, rows, chance=results["chance"])
 
 
@@ -131,8 +131,10 @@ def text(
         if comparison.why:
             lines.append(f"Not run: {comparison.why}.")
             continue
-        none = any(ours is None or not is_finite(ours) for _, _, ours, _ in comparison.rows)
-        rows = [[name, f"{theirs:.3f}", _shown(ours, error)] for name, theirs, ours, error in comparison.rows]
+        none = any(value is None or not is_finite(value) for _, _, value, _ in comparison.rows)
+        rows = [
+            [name, f"{paper_value:.3f}", _shown(value, error)] for name, paper_value, value, error in comparison.rows
+        ]
         lines += [markdown_table(["arm", "paper", "ours"], rows), ""]
         if item.measure == "accuracy":
             lines += [

@@ -67,11 +67,11 @@ def logistic_regression(h: NDArray[np.floating], y: NDArray[np.int64], *, classe
     x = np.asarray(h, np.float64) - mean
     scale = float((x * x).sum() / len(x)) or 1.0
     order = np.random.default_rng(seed).permutation(len(x))[:MOST_TRIED]
-    held, kept = np.split(order, [max(1, round(HELD_OUT * len(order)))])
+    validation, kept = np.split(order, [max(1, round(HELD_OUT * len(order)))])
     losses, at = [], np.zeros((x.shape[1] + 1, classes))
     for penalty in PENALTIES if len(kept) else ():  # each starts from the last, which is nearer than 0
         at = _fitted(x[kept], y[kept], at, penalty * scale)
-        losses.append(_loss(x[held], y[held], at))
+        losses.append(_loss(x[validation], y[validation], at))
     best = PENALTIES[int(np.argmin(losses))] if losses else PENALTIES[0]
     result = _fitted(x, y, np.zeros_like(at), best * scale)
     return Linear(mean, result[:-1], result[-1])
@@ -151,5 +151,5 @@ def _rows(public: Public, held: Held) -> tuple[NDArray[np.floating], NDArray[np.
     h, y = np.asarray(held.train_embeddings), held.train.labels
     if public.labels is None:
         return h, y
-    known = public.labels >= 0
-    return np.concatenate([h, np.asarray(public.embeddings)[known]]), np.concatenate([y, public.labels[known]])
+    mask = public.labels >= 0
+    return np.concatenate([h, np.asarray(public.embeddings)[mask]]), np.concatenate([y, public.labels[mask]])

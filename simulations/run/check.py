@@ -68,7 +68,7 @@ def check(experiment: Experiment) -> dict[str, Any]:
     log.info("counting tokens")
     lengths = _lengths(experiment.encoder.model, split)
     shown = {name: getattr(split, name) for name in ("public", "train", "test")}
-    asked = check_asked(experiment.data, experiment.population, experiment.shuffle, split.test)[1]
+    test_load = check_asked(experiment.data, experiment.population, experiment.shuffle, split.test)[1]
     least = experiment.shuffle.least
     summary: dict[str, Any] = {
         "name": experiment.name,
@@ -79,15 +79,15 @@ def check(experiment: Experiment) -> dict[str, Any]:
         "untested": about.get("untested", []),
         "crowds": {
             "train": {"users": min(setup.answering for setup in experiment.setups), "least": least},
-            "test": {"users": int(asked.people * (1 - experiment.population.late) + 1e-9), "least": least},
+            "test": {"users": int(test_load.people * (1 - experiment.population.late) + 1e-9), "least": least},
         },
         "cut": _cuts(experiment.encoder.max_length, lengths, split, texts),
         "arms": of_experiment(
             experiment,
             texts=texts,
             records=holders.most,
-            test_records=asked.most,
-            tests=asked.people,
+            test_records=test_load.most,
+            tests=test_load.people,
             public=len(split.public),
             classes=classes,
         ),
@@ -211,8 +211,8 @@ def _warnings(summary: dict[str, Any], *, public_labels: bool) -> list[str]:
         lost = summary["untested"] if name == "test" else ()
         least = _RARE * part["rows"] / len(part["classes"]) * (name != "public" or public_labels)
         if rare := [f'"{label}" {n:,}' for label, n in part["classes"].items() if n < least and label not in lost]:
-            some = "class has" if len(rare) == 1 else "classes have"
-            lines.append(f"{name}: {len(rare):,} {some} few of {part['rows']:,} rows: {listed(rare)}")
+            subject = "class has" if len(rare) == 1 else "classes have"
+            lines.append(f"{name}: {len(rare):,} {subject} few of {part['rows']:,} rows: {listed(rare)}")
     bare: dict[str, list[str]] = {}
     for arm in summary["arms"]:
         for rung in (*(arm["ladder"] or ()), *(arm["test_ladder"] or ())):

@@ -41,8 +41,8 @@ def sanitized(held: Held, guesses: IntArray | None, origin: Origin | None) -> tu
     sentences = asked(held, origin)
     if len(guesses) != len(sentences):
         raise ValueError(f"cannot score {len(guesses)} guesses of {len(sentences)} rows")
-    known = sentences >= 0
-    return _counts(held, guesses[known], sentences[known]), int((~known).sum())
+    mask = sentences >= 0
+    return _counts(held, guesses[mask], sentences[mask]), int((~mask).sum())
 
 
 def asked(held: Held, origin: Origin) -> IntArray:
@@ -78,19 +78,19 @@ def measures(
 
 
 def _guesses(data: Data, seed: int, held: Held, scored: Scored) -> Guesses:
-    known = scored.sentences >= 0
-    sentences = scored.sentences[known]
+    mask = scored.sentences >= 0
+    sentences = scored.sentences[mask]
     if held.owners is not None:
         users = held.owners[sentences]
     elif scored.users is not None:
-        users = scored.users[known]
+        users = scored.users[mask]
     else:
         holder = np.full(len(held.test), -1)
         holder[held.test_rows[::-1]] = held.test_holders.users[::-1]  # the first of several
         users = holder[sentences]
     groups = held.groups(data.group)
     return Guesses(
-        scored.scores[known],
+        scored.scores[mask],
         held.test.labels[sentences],
         held.test_texts[sentences],
         users,

@@ -102,10 +102,10 @@ def priced_figure(
     shown = [axes.get_legend_handles_labels() for axes in every]
     marks = {label: mark for handles, labels in shown for mark, label in zip(handles, labels, strict=True)}
     order = sorted(marks, key=lambda label: label not in names)
-    told = [f"{label} ({_trusts(arms, label)})" if label in names else label for label in order]
+    captions = [f"{label} ({_trusts(arms, label)})" if label in names else label for label in order]
     figure.legend(
         [marks[label] for label in order],
-        [folded(item, 52) for item in told],
+        [folded(item, 52) for item in captions],
         loc="outside lower center",
         ncols=2,
         fontsize=8,
@@ -214,5 +214,5 @@ def _accuracy(same: Sequence[ArmResult]) -> tuple[float, float] | None:
 def _error_by_text(same: Sequence[ArmResult]) -> float:
     """Return the mean over runs of the error by test text; 0 if it is unknown."""
     errors = [score.error for arm in same if (score := arm.score("on_device")) is not None]
-    known = [error for error in errors if error is not None]
-    return sum(known) / len(known) if known and len(known) == len(same) else 0.0
+    values = [error for error in errors if error is not None]
+    return sum(values) / len(values) if values and len(values) == len(same) else 0.0

@@ -70,25 +70,25 @@ class Journal:
         Raises:
             UserError: The resumed run had others.
         """
-        known = _read(self.folder / "code.json")
+        record = _read(self.folder / "code.json")
         now: dict[str, Any] = {"code": _code(), "versions": versions(), "trained_on": trained_on}
-        if known is None:
+        if record is None:
             _write(self.folder / "code.json", now | {"cwd": os.getcwd()})
             return
-        for name, old in known["versions"].items():
+        for name, old in record["versions"].items():
             if old != (new := now["versions"].get(name)):
                 raise UserError(
                     f"{self.folder.parent}: was started with {name} {old}, and here is {new}: no result would be the "
                     f"same; install {name} {old}, or run the experiment anew into another folder"
                 )
-        if known["code"] != now["code"]:
+        if record["code"] != now["code"]:
             raise UserError(
                 f"{self.folder.parent}: was started by other code of Sottovoce; go back to it, or run the experiment "
                 "anew into another folder"
             )
-        if known.get("trained_on") != trained_on:
+        if record.get("trained_on") != trained_on:
             raise UserError(
-                f"{self.folder.parent}: was started with models trained on {known.get('trained_on')}, and here they "
+                f"{self.folder.parent}: was started with models trained on {record.get('trained_on')}, and here they "
                 f"would be on {trained_on} (SOTTOVOCE_DEVICE): no result would be the same; resume where the run was "
                 "started, or run the experiment anew into another folder"
             )
@@ -100,11 +100,11 @@ class Journal:
             UserError: The resumed run had others.
         """
         now = _data(protocol, public, held)
-        known = _read(self.folder / "data.json")
-        if known is None:
+        record = _read(self.folder / "data.json")
+        if record is None:
             _write(self.folder / "data.json", now)
             return
-        for name, old in known.items():
+        for name, old in record.items():
             if old != now[name]:
                 raise UserError(
                     f"{self.folder.parent}: {name} {'are' if name.endswith('s') else 'is'} not what the run was "
@@ -113,8 +113,8 @@ class Journal:
 
     def nodes(self) -> int | None:
         """Return the number of nodes; None before it is determined."""
-        known: int | None = _read(self.folder / "nodes.json")
-        return known
+        count: int | None = _read(self.folder / "nodes.json")
+        return count
 
     def keep_nodes(self, nodes: int) -> None:
         """Record the number of nodes."""
@@ -130,10 +130,10 @@ class Journal:
         """
         path = self.folder / "asked" / request.arm / f"{request.stage}.json"
         now = {channel: request.digest(channel) for channel in request.channels}
-        known = _read(path)
-        if known is None:
+        record = _read(path)
+        if record is None:
             _write(path, now)
-        elif known != now:
+        elif record != now:
             raise UserError(
                 f"{self.folder.parent}: arm {request.arm}: stage {request.stage}: this machine comes to another "
                 "request than the one that users have answered, and asking again would charge them twice; resume "
@@ -147,9 +147,9 @@ class Journal:
     def finish(self, arm: str, line: Mapping[str, Any]) -> dict[str, Any]:
         """Record that an arm is finished, and return its line as `finished` does."""
         _write(self.folder / "arms" / f"{arm}.json", line)
-        known = self.finished(arm)
-        assert known is not None
-        return known
+        record = self.finished(arm)
+        assert record is not None
+        return record
 
     @property
     def worth_keeping(self) -> bool:
@@ -180,7 +180,7 @@ def started(out: Path, experiment: str, *, in_place: bool = False) -> Iterator[P
         if _locked(part):
             raise UserError(f"--out {out}: another run into it is at work; wait for it, or name another folder")
         raise UserError(f"--out {out}: {part.name} holds an unfinished run; {_continue(out)}, or name another folder")
-    made = [p for p in out.parents if not p.exists()]
+    parents = [p for p in out.parents if not p.exists()]
     try:
         part.mkdir(parents=True)
     except OSError as error:
@@ -192,7 +192,7 @@ def started(out: Path, experiment: str, *, in_place: bool = False) -> Iterator[P
     except BaseException:
         if part.exists() and not Journal(part).worth_keeping:
             shutil.rmtree(part, ignore_errors=True)
-            for parent in made:
+            for parent in parents:
                 if parent.exists() and not any(parent.iterdir()):
                     parent.rmdir()
         raise
@@ -218,13 +218,13 @@ def resumed(out: Path) -> Iterator[Path]:
         raise UserError(f"--resume {out}: there is no unfinished run of that name ({part})")
     if _locked(part):
         raise UserError(f"--resume {out}: another process is at work on this run; wait for it")
-    known = _read(part / UNFINISHED / "code.json")
-    if known is None or not (part / "experiment.toml").is_file():
+    record = _read(part / UNFINISHED / "code.json")
+    if record is None or not (part / "experiment.toml").is_file():
         raise UserError(f"--resume {out}: the run was stopped before it had begun; delete {part} and run it anew")
     hint = _continue(out)  # relative to the user's folder
-    if not os.path.isdir(known["cwd"]):
-        raise UserError(f"--resume {out}: the run was started in {known['cwd']}, which is gone")
-    with chdir(known["cwd"]), _finishing(part, out, hint):
+    if not os.path.isdir(record["cwd"]):
+        raise UserError(f"--resume {out}: the run was started in {record['cwd']}, which is gone")
+    with chdir(record["cwd"]), _finishing(part, out, hint):
         yield part
 
 
@@ -317,8 +317,8 @@ def _full_disk(error: BaseException) -> OSError | None:
         if error.errno is None and re.fullmatch(r"\d+ requested and \d+ written", str(error)):
             return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return error if error.errno in _FULL else None
-    told = re.search(r"\(os error (\d+)\)", str(error))
-    number = int(told[1]) if told else 0
+    match = re.search(r"\(os error (\d+)\)", str(error))
+    number = int(match[1]) if match else 0
     return OSError(number, os.strerror(number)) if number in _FULL else None
 
 

@@ -133,7 +133,7 @@ def measured(names: Sequence[str], guesses: Guesses | None) -> dict[str, dict[st
         if isinstance(value, Value):
             values[name] = {"value": value.value, "error": value.error}
         else:
-            values |= {f"{name}: {group}": each._asdict() for group, each in value.items()}
+            values |= {f"{name}: {group}": entry._asdict() for group, entry in value.items()}
     return values
 
 
@@ -147,20 +147,20 @@ def matthews(guesses: Guesses, weights: FloatArray) -> float:
     """
     from sklearn.metrics import matthews_corrcoef
 
-    there = weights > 0
-    labels, guessed = guesses.labels[there], guesses.guessed[there]
+    mask = weights > 0
+    labels, guessed = guesses.labels[mask], guesses.guessed[mask]
     if len(np.unique(labels)) < 2 or len(np.unique(guessed)) < 2:
         return math.nan
-    return float(matthews_corrcoef(labels, guessed, sample_weight=weights[there]))
+    return float(matthews_corrcoef(labels, guessed, sample_weight=weights[mask]))
 
 
 def macro_f1(guesses: Guesses, weights: FloatArray) -> float:
     """Return the mean over classes, those that occur or are guessed, of the harmonic mean of precision and recall."""
     from sklearn.metrics import f1_score
 
-    there = weights > 0  # a class without weight does not count
-    labels, guessed = guesses.labels[there], guesses.guessed[there]
-    return float(f1_score(labels, guessed, average="macro", sample_weight=weights[there]))
+    mask = weights > 0  # a class without weight does not count
+    labels, guessed = guesses.labels[mask], guesses.guessed[mask]
+    return float(f1_score(labels, guessed, average="macro", sample_weight=weights[mask]))
 
 
 # Ranks are by NumPy, since scikit-learn takes twenty times as long: 2 ms for each class of each of the 200 samples.
@@ -193,8 +193,8 @@ def _each(of: Callable[[FloatArray, FloatArray], float], guesses: Guesses, weigh
     for k in classes:
         _, at = np.unique(-scores[:, k], return_inverse=True)
         inside = guesses.labels == k
-        ours, others = (np.bincount(at, weights * part).astype(np.float64) for part in (inside, ~inside))
-        values.append(of(ours, others))
+        own_weights, others = (np.bincount(at, weights * part).astype(np.float64) for part in (inside, ~inside))
+        values.append(of(own_weights, others))
     return float(np.mean(values))
 
 
@@ -280,8 +280,8 @@ def by_user(guesses: Guesses) -> dict[str, Value]:
         return {}
     rng = np.random.default_rng([guesses.seed, 13])
     drawn = rng.integers(len(often), size=(_SAMPLES, len(often)))
-    alike = rng.binomial(often, right.sum() / often.sum(), size=(_SAMPLES, len(often))) / often
-    tenths = np.sort(alike, axis=1)[:, : _tenth(often)].mean(axis=1)
+    rates = rng.binomial(often, right.sum() / often.sum(), size=(_SAMPLES, len(often))) / often
+    tenths = np.sort(rates, axis=1)[:, : _tenth(often)].mean(axis=1)
     values = {"worst decile by chance": Value(float(tenths.mean()), float(tenths.std(ddof=1)), len(often))}
     for name, of in {"mean": _mean, "worst decile": _worst_decile, "variance": _variance}.items():
         again = [of(right[rows] / often[rows], often[rows]) for rows in drawn]

@@ -50,7 +50,7 @@ def hand_out(
     words = public.rewriter if isinstance(public.rewriter, StudyRewriter) else None
     policies = {slug(setup.arm.name): setup.policy for setup in setups}
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for node, (mine, theirs) in enumerate(cohorts(people, held, nodes, seed=seed)):
+    for node, (mine, test_part) in enumerate(cohorts(people, held, nodes, seed=seed)):
         place = folder / str(node)
         place.mkdir(mode=0o700)
         write_shard(
@@ -63,12 +63,12 @@ def hand_out(
             embeddings=_rows(held.train_embeddings, mine),
             identity=identity,
         )
-        rows = held.test_rows[theirs]
+        rows = held.test_rows[test_part]
         write_shard(
             place,
             "test",
-            held.test_holders.users[theirs],
-            held.test_holders.records[theirs],
+            held.test_holders.users[test_part],
+            held.test_holders.records[test_part],
             test.texts.take(rows),
             None,
             embeddings=_rows(held.test_embeddings, rows),

@@ -55,10 +55,10 @@ class CountedUsers:
         rows = {key: row for row, key in enumerate(keys)}
         whose = zip(origin.users.tolist(), origin.records.tolist(), strict=True)
         at = np.array([rows.get(key, -1) for key in whose], dtype=np.int64)
-        there = at >= 0  # a hostile client may name a record that nobody holds
-        written = [held.test.texts[held.test_rows[row]] if texts is None else texts[row] for row in at[there].tolist()]
+        mask = at >= 0  # a hostile client may name a record that nobody holds
+        written = [held.test.texts[held.test_rows[row]] if texts is None else texts[row] for row in at[mask].tolist()]
         truth = padded_word_ids(written, text)
         words = truth != NOTHING
         result = self.counts.setdefault(request.split, {"words": 0, "perturbed": 0})
         result["words"] += int(words.sum())
-        result["perturbed"] += int((words & (released[there] != truth)).sum())
+        result["perturbed"] += int((words & (released[mask] != truth)).sum())

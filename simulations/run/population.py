@@ -84,10 +84,10 @@ def _by_column(corpus: Corpus, users: int, rng: np.random.Generator) -> tuple[Ro
     chosen = rng.permutation(len(names))[:users]
     number = np.full(len(names), -1, dtype=np.int64)
     number[chosen] = np.arange(len(chosen))
-    held = number[owners]
-    rows = np.flatnonzero(held >= 0)
-    rows = rows[np.argsort(held[rows], kind="stable")]
-    return rows, held[rows], _count_up(held[rows])
+    holders = number[owners]
+    rows = np.flatnonzero(holders >= 0)
+    rows = rows[np.argsort(holders[rows], kind="stable")]
+    return rows, holders[rows], _count_up(holders[rows])
 
 
 def _by_label(corpus: Corpus, users: int, alpha: float | None, rng: np.random.Generator) -> tuple[Rows, Rows, Rows]:
@@ -98,23 +98,23 @@ def _by_label(corpus: Corpus, users: int, alpha: float | None, rng: np.random.Ge
         return (np.zeros(0, np.int64),) * 3
     order = rng.permutation(len(corpus))
     piles = [order[corpus.labels[order] == label] for label in range(len(corpus.classes))]
-    left = np.array([len(pile) for pile in piles])
+    counts = np.array([len(pile) for pile in piles])
     mixes = rng.dirichlet(np.full(len(piles), alpha), size=users)
     dealt: list[Rows] = []
     sizes = np.full(users, len(corpus) // users, dtype=np.int64)
     sizes[: len(corpus) % users] += 1
     for size, mix in zip(sizes, mixes, strict=True):
         while size > 0:
-            weights = np.where(left > 0, mix, 0.0)
+            weights = np.where(counts > 0, mix, 0.0)
             if weights.sum() <= 0:  # no row with a label of this user is left
-                weights = left.astype(np.float64)
-            take = np.minimum(rng.multinomial(size, weights / weights.sum()), left)
-            for pile, end, count in zip(piles, left, take, strict=True):
+                weights = counts.astype(np.float64)
+            take = np.minimum(rng.multinomial(size, weights / weights.sum()), counts)
+            for pile, end, count in zip(piles, counts, take, strict=True):
                 dealt.append(pile[end - count : end])
-            left = left - take
+            counts = counts - take
             size -= int(take.sum())
-    held = np.repeat(np.arange(users, dtype=np.int64), sizes)
-    return np.concatenate(dealt), held, _count_up(held)
+    holders = np.repeat(np.arange(users, dtype=np.int64), sizes)
+    return np.concatenate(dealt), holders, _count_up(holders)
 
 
 def _count_up(held: Rows) -> Rows:

@@ -102,9 +102,9 @@ def parts(experiment: Experiment, *, headline: str | None = None) -> tuple[Split
     split, holders = _hand_out(experiment.population, split, experiment.seed)
     if data.test_limit is not None:
         rows = stratified(split.test.labels, data.test_limit, experiment.seed)
-        whole, split = split.test, Split(split.public, split.train, split.test.take(rows))
-        if lost := np.setdiff1d(whole.labels, split.test.labels).tolist():
-            about["untested"] = [whole.classes[label] for label in lost]
+        full_test, split = split.test, Split(split.public, split.train, split.test.take(rows))
+        if lost := np.setdiff1d(full_test.labels, split.test.labels).tolist():
+            about["untested"] = [full_test.classes[label] for label in lost]
     _check_test_classes(split.test)
     _check_public(experiment.training, split.public)
     for setup in experiment.setups:
@@ -152,9 +152,9 @@ def owners(people: Population, split: Split, seed: int) -> NDArray[np.int64] | N
     if people.assignment != "dirichlet":
         return None
     users = max(1, round(len(test) * people.users / len(split.train)))
-    rows, held, _ = population.assign(test, users=users, assignment="dirichlet", alpha=people.alpha, seed=seed)
+    rows, holders, _ = population.assign(test, users=users, assignment="dirichlet", alpha=people.alpha, seed=seed)
     result = np.empty(len(test), np.int64)
-    result[rows] = held
+    result[rows] = holders
     return result
 
 
@@ -221,10 +221,10 @@ def _test_holders(data: Data, people: Population, test: Corpus, rows: int) -> Ho
 
 def _check_test_classes(test: Corpus) -> None:
     """Raise UserError if the test part has fewer than two classes."""
-    there = np.unique(test.labels)
-    if len(there) < 2:
-        text = f'all {len(test):,} test texts are of class "{test.classes[there[0]]}", and always guessing it is right'
-        raise UserError(f"data.test: {text if len(there) else 'there are none'}; give test texts of two classes")
+    labels = np.unique(test.labels)
+    if len(labels) < 2:
+        text = f'all {len(test):,} test texts are of class "{test.classes[labels[0]]}", and always guessing it is right'
+        raise UserError(f"data.test: {text if len(labels) else 'there are none'}; give test texts of two classes")
 
 
 def _check_public(training: TrainingConfig, public: Corpus) -> None:

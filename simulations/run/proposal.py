@@ -148,11 +148,11 @@ def propose(
     if not slug(out.name):
         raise UserError(f"{out}: its name must have a letter or a digit; name another: sottovoce init NAME")
     table = _read(file, columns)
-    used, tested, left = _divided(file, table, seed)
+    used, tested, messages = _divided(file, table, seed)
     group = next((name for name in columns.kept if _has_groups(used.extra[name])), None)
     lengths = token_lengths(EncoderConfig().model, used.texts)
     cut = _least_length(lengths, MAX_LENGTHS)
-    findings = (*_findings(file, columns, used, len(table), lengths, group), *left, *_few(int(tested.sum())))
+    findings = (*_findings(file, columns, used, len(table), lengths, group), *messages, *_few(int(tested.sum())))
     with staged(out, private=True) as part:
         _write(part / TESTED, columns, used.take(np.flatnonzero(tested)))
         _write(part / TRAIN, columns, used.take(np.flatnonzero(~tested)))
@@ -173,7 +173,7 @@ def propose(
         why = _why(experiment, lengths, int((~tested).sum()), used.users is not None, kind, stated=records is not None)
         written = commented(experiment, why, first="\n".join(findings)) + _sweep(experiment)
         (part / EXPERIMENT_FILE).write_text(written, encoding="utf-8")
-    return Proposal(experiment, out / EXPERIMENT_FILE, used, left, findings)
+    return Proposal(experiment, out / EXPERIMENT_FILE, used, messages, findings)
 
 
 def _chosen(
@@ -187,16 +187,16 @@ def _chosen(
         UserError: A column does not exist, or no column has a usual name.
     """
     names = column_names(file)
-    given = (text, label, user, second, *kept)
+    arguments = (text, label, user, second, *kept)
     options = ("--text", "--label", "--user", "--second", *("--keep" for _ in kept))
-    for (one, column), (other, again) in combinations(zip(options, given, strict=True), 2):
+    for (first, column), (other, again) in combinations(zip(options, arguments, strict=True), 2):
         if column is not None and column == again:
-            raise UserError(f"{file}: {one} and {other} are one column; name two")
+            raise UserError(f"{file}: {first} and {other} are one column; name two")
     if odd := [name for name in names if not name.isprintable() or name != name.strip()]:
         raise UserError(f'{file}: rename the column "{plain_name(odd[0])}": a name is one line of visible characters')
     declared = declares(file)
-    require_columns(str(file), given, names, declared=declared)
-    free = [name for name in names if name not in given]
+    require_columns(str(file), arguments, names, declared=declared)
+    free = [name for name in names if name not in arguments]
     if text is None and second is None:
         for pair in headers.PAIRS:
             if set(pair) <= set(free) and _named([name for name in free if name not in pair], headers.TEXTS) is None:
@@ -205,8 +205,8 @@ def _chosen(
     columns = {"text": text or _named(free, headers.TEXTS), "label": label or _named(free, headers.LABELS)}
     for option, column in columns.items():
         if column is None:
-            there = ", ".join(map(plain_name, names[:20])) if declared else headers.told(names)
-            raise UserError(f"{file}: say which column holds the {option}s, --{option} NAME; there are: {there}")
+            listing = ", ".join(map(plain_name, names[:20])) if declared else headers.told(names)
+            raise UserError(f"{file}: say which column holds the {option}s, --{option} NAME; there are: {listing}")
     return TableColumns(str(columns["text"]), str(columns["label"]), user or _named(free, headers.USERS), second, kept)
 
 
@@ -243,11 +243,11 @@ def _divided(file: Path, table: Corpus, seed: int) -> tuple[Corpus, NDArray[np.b
     The test has a share of each class; if rows have users, all rows of a share of the users. The parts share every
     class, and no text.
     """
-    left: dict[str, int] = {}
+    messages: dict[str, int] = {}
 
     def kept(rows: Corpus, gone: NDArray[np.bool_], why: str) -> Corpus:
         if number := int(gone.sum()):
-            left[f"{number:,} row{'s' * (number != 1)} {why}: left out"] = number
+            messages[f"{number:,} row{'s' * (number != 1)} {why}: left out"] = number
         return rows.take(np.flatnonzero(~gone))
 
     plain = [normalized(text) for text in table.texts]
@@ -275,7 +275,7 @@ def _divided(file: Path, table: Corpus, seed: int) -> tuple[Corpus, NDArray[np.b
     gone = ~np.isin(used.labels, both)
     used, tested = kept(used, gone, "of classes that only test or only train would have"), tested[~gone]
     if len(used) < MIN_ROWS:
-        why = f" ({'; '.join(left)})" if left else ""
+        why = f" ({'; '.join(messages)})" if messages else ""
         raise UserError(
             f"{file}: {len(used)} of {len(table)} rows can be used, and {MIN_ROWS} are needed for ten test texts; give "
             f"more rows{why}"
@@ -283,7 +283,7 @@ def _divided(file: Path, table: Corpus, seed: int) -> tuple[Corpus, NDArray[np.b
     if len(both) < 2:
         raise UserError(f"{file}: no two classes are in both test and train; give more rows")
     classes = tuple(used.classes[label] for label in both.tolist())
-    return replace(used, labels=np.searchsorted(both, used.labels), classes=classes), tested, left
+    return replace(used, labels=np.searchsorted(both, used.labels), classes=classes), tested, messages
 
 
 def _write(path: Path, columns: TableColumns, rows: Corpus) -> None:
@@ -308,7 +308,7 @@ def _for_lengths(demo: Experiment, lengths: NDArray[np.int64]) -> Experiment:
         return demo
     tokens = _least_length(lengths, TOKENS)
     arms = tuple(arm if arm.text is None else replace(arm, text={**arm.text, "tokens": tokens}) for arm in demo.arms)
-    shown = [each.partition(":")[0] for each in demo.policy.accept_unprotected]
+    shown = [entry.partition(":")[0] for entry in demo.policy.accept_unprotected]
     policy = replace(
         demo.policy,
         text=demo.policy.text * tokens / before,
@@ -330,10 +330,10 @@ def _experiment(
 ) -> Experiment:
     """Return a demo's arms and policy, with a centralised arm, on the rows in `data.path`, which becomes `out`."""
     demo, part = _for_lengths(load(KINDS[kind]), lengths), data.path
-    known = [arm for arm in demo.arms if named or not arm.public_only]  # numbers for classes say nothing
-    if named and not any(arm.public_only for arm in known):
-        known.insert(0, Arm(name="class names alone, no users", way=PUBLIC_ONLY.name))
-    arms = (Arm(name="centralised, not private", way=CENTRALISED.name, reference=True), *known)
+    kept_arms = [arm for arm in demo.arms if named or not arm.public_only]  # numbers for classes say nothing
+    if named and not any(arm.public_only for arm in kept_arms):
+        kept_arms.insert(0, Arm(name="class names alone, no users", way=PUBLIC_ONLY.name))
+    arms = (Arm(name="centralised, not private", way=CENTRALISED.name, reference=True), *kept_arms)
     experiment = replace(
         demo,
         name=slug(out.name),
@@ -348,8 +348,8 @@ def _experiment(
         split, _ = load_split(experiment.data, experiment.population, experiment.seed)
     except UserError as error:  # names the copies, which the user does not know yet
         raise UserError(str(error).replace(str(part), str(out))) from None
-    users, asked = (len(set(part.users or range(len(part)))) for part in (split.train, split.test))
-    least = min(Shuffle.minimum_users, users, asked)
+    users, test_users = (len(set(part.users or range(len(part)))) for part in (split.train, split.test))
+    least = min(Shuffle.minimum_users, users, test_users)
     if records is None:
         counts = list(Counter(split.public.users or ()).values()) if kind == VECTORS else []
         records = int(np.median(counts)) if counts else 1

@@ -25,8 +25,8 @@ def remarks(runs: Sequence[Results]) -> list[str]:
     labels or users contradict.
     """
     arms = arms_of(runs[0])
-    each = list(zip(*map(arms_of, runs), strict=True))
-    lines = [line for same in each for line in _of_model(runs, same)]
+    groups = list(zip(*map(arms_of, runs), strict=True))
+    lines = [line for same in groups for line in _of_model(runs, same)]
     batches = [line for run in runs for arm in arms_of(run) for line in _of_batches(arm)]
     doubts = dict.fromkeys(f"{arm.name}: {doubt}." for run in runs for arm in arms_of(run) for doubt in arm.doubts)
     return [*_of_references(runs, arms), *lines, *batches, *doubts]
@@ -67,11 +67,11 @@ def _below(runs: Sequence[Results], name: str, other: str) -> dict[str, float] |
     The error is the standard error over runs, and at least that by test text, since runs may share their test texts.
     """
     pairs = [gap(results, other, name, "on_device") for results in runs]
-    known = [pair for pair in pairs if pair]
-    if len(known) < len(pairs):
+    gaps = [pair for pair in pairs if pair]
+    if len(gaps) < len(pairs):
         return None
-    values = [pair["difference"] for pair in known]
-    by_text = [pair["error"] for pair in known if is_finite(pair["error"])]
+    values = [pair["difference"] for pair in gaps]
+    by_text = [pair["error"] for pair in gaps if is_finite(pair["error"])]
     error = max(fmean(by_text) if by_text else 0.0, standard_error(values) or 0.0)
     return {"difference": fmean(values), "error": error} if fmean(values) > error else None
 
@@ -112,8 +112,8 @@ def _below_chance(runs: Sequence[Results], same: Sequence[ArmResult], where: str
     Labels that are numbers are left out, since a near prediction counts there.
     """
     scores = [score for arm in same if (score := arm.score(where)) is not None]
-    known = len(scores) == len(same) and all(is_finite(run.get("chance")) for run in runs)
-    if not known or runs[0].get("label_range"):
+    complete = len(scores) == len(same) and all(is_finite(run.get("chance")) for run in runs)
+    if not complete or runs[0].get("label_range"):
         return ""
     values = [score.accuracy for score in scores]
     chance, accuracy = fmean(run["chance"] for run in runs), fmean(values)

@@ -209,7 +209,7 @@ def data_notes(corpus: dict[str, Any]) -> list[str]:
             f"{listed(untested)}."
         )
     if classes := corpus.get("classes"):
-        text = ", ".join(f"{ours} is {theirs}" for ours, theirs in classes.items())
+        text = ", ".join(f"{data_name} is {public_name}" for data_name, public_name in classes.items())
         lines.append(f"Classes of the data, and of the public part: {text}.")
     for where, counts in (corpus.get("overlap") or {}).items():
         of, within = where.split(" in ")

@@ -47,11 +47,11 @@ def estimates(arm: ArmResult) -> Iterator[Estimate]:
         "local_epsilon_test_user": trust.asking(arm),
         "central_epsilon": trust.central(arm)[0],
     }
-    given = f": same {' and '.join(public)}" if (public := trust.public(arm)) else ""
+    condition = f": same {' and '.join(public)}" if (public := trust.public(arm)) else ""
     for name, words in EXPOSURES.items():  # short names, which trackers take
-        given = given.replace(words, name)
+        condition = condition.replace(words, name)
     yield from arm.estimates()
-    yield from (Estimate(name + given, None, value) for name, value in prices.items() if value is not None)
+    yield from (Estimate(name + condition, None, value) for name, value in prices.items() if value is not None)
 
 
 def means(table: DataFrame) -> DataFrame:
@@ -99,14 +99,14 @@ def beside(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, Rows]]:
     tables = [("", single)] if single else []
     for name in (name for name in names if groups[name]):
         for split in SPLITS:
-            known: dict[str, float] = {}
+            bounds: dict[str, float] = {}
             for (_, metric, where), (value, error) in rows.items():
                 if metric in groups[name] and where == split:
-                    known[metric] = min(known.get(metric, math.inf), value + 2 * (error or 0.0))
-            lowest = sorted(known, key=known.__getitem__)[:MOST_GROUPS]
+                    bounds[metric] = min(bounds.get(metric, math.inf), value + 2 * (error or 0.0))
+            lowest = sorted(bounds, key=bounds.__getitem__)[:MOST_GROUPS]
             columns = [(metric, split, metric.removeprefix(f"{name}: ")) for metric in groups[name] if metric in lowest]
-            some = f": the lowest {len(lowest)} of {len(known)}" if len(lowest) < len(known) else ""
-            tables += [(f"{SHOWN[name]}, {SAID[split]}{some}", columns)] if columns else []
+            note = f": the lowest {len(lowest)} of {len(bounds)}" if len(lowest) < len(bounds) else ""
+            tables += [(f"{SHOWN[name]}, {SAID[split]}{note}", columns)] if columns else []
     arms = [arm.name for arm in arms_of(runs[0])]
     return [
         (

@@ -40,8 +40,8 @@ def _mlflow(uri: str) -> Tracker:
     client.search_experiments(max_results=1)
 
     def log(experiment: str, name: str, settings: dict[str, str], figures: dict[str, float]) -> None:
-        known = client.get_experiment_by_name(experiment)
-        place = client.create_experiment(experiment) if known is None else known.experiment_id
+        entry = client.get_experiment_by_name(experiment)
+        place = client.create_experiment(experiment) if entry is None else entry.experiment_id
         run = client.create_run(place, run_name=name).info.run_id
         for key, value in settings.items():
             client.log_param(run, key, value)
@@ -103,8 +103,8 @@ def tracker(where: str) -> Tracker:
     """
     kind, _, place = where.partition(":")
     if kind not in TRACKERS or not place:
-        known = "mlflow:PLACE, tensorboard:PLACE or wandb:PLACE"
-        raise UserError(f"--track {where}: must be {known}{'' if kind in TRACKERS else nearest(kind, TRACKERS)}")
+        choices = "mlflow:PLACE, tensorboard:PLACE or wandb:PLACE"
+        raise UserError(f"--track {where}: must be {choices}{'' if kind in TRACKERS else nearest(kind, TRACKERS)}")
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     reach, extra = TRACKERS[kind]

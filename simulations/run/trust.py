@@ -95,8 +95,8 @@ def local(*runs: ArmResult) -> float | None:
     It holds between data that agree in `public`.
     """
     results = [_local(arm) for arm in runs]
-    known = [epsilon for epsilon in results if epsilon is not None]
-    return max(known) if len(known) == len(results) else None
+    epsilons = [epsilon for epsilon in results if epsilon is not None]
+    return max(epsilons) if len(epsilons) == len(results) else None
 
 
 def central(*runs: ArmResult) -> tuple[float | None, str]:
@@ -116,8 +116,8 @@ def asking(*runs: ArmResult) -> float | None:
     runs it is the largest. It holds between data that agree in `public`.
     """
     results = [None if arm.reference else _paid(arm, PAYERS["test_ladder"]) for arm in runs]
-    known = [price.epsilon for price in results if price and price.epsilon is not None and is_finite(price.epsilon)]
-    return max(known) if len(known) == len(results) else None
+    epsilons = [price.epsilon for price in results if price and price.epsilon is not None and is_finite(price.epsilon)]
+    return max(epsilons) if len(epsilons) == len(results) else None
 
 
 def unprotected(*runs: ArmResult) -> bool:
@@ -126,8 +126,8 @@ def unprotected(*runs: ArmResult) -> bool:
     That is a reference, or an infinite ε in training, of labels (unless they are declared public), or in inference.
     """
     budgets = [arm.budget for arm in runs]
-    each = (epsilon for it in budgets for epsilon in (it.worst_case_epsilon, it.label_epsilon, it.asking_epsilon))
-    return any(arm.reference for arm in runs) or math.inf in each
+    epsilons = (epsilon for it in budgets for epsilon in (it.worst_case_epsilon, it.label_epsilon, it.asking_epsilon))
+    return any(arm.reference for arm in runs) or math.inf in epsilons
 
 
 def public(*runs: ArmResult) -> tuple[str, ...]:

@@ -56,32 +56,32 @@ def admit(
         late: (n,), rows that arrive once the stage is closed; None if none does.
     """
     gone = 0 if late is None else len(np.unique(users[late]))
-    known = 0 if held is None else len(held)
-    if held is not None and known:  # as if they arrived first
+    held_count = 0 if held is None else len(held)
+    if held is not None and held_count:  # as if they arrived first
         users, records = np.append(held[:, 0], users), np.append(held[:, 1], records)
     order = np.lexsort((records, users))  # stable: of one record's rows, the first to arrive comes first
     if late is not None:
-        order = order[~np.append(np.zeros(known, bool), late)[order]]
+        order = order[~np.append(np.zeros(held_count, bool), late)[order]]
     first_of_user, first = np.ones(len(order), bool), np.ones(len(order), bool)
     first_of_user[1:] = np.diff(users[order]) != 0
     first[1:] = first_of_user[1:] | (np.diff(records[order]) != 0)
-    arrived = order >= known
-    taken, refused = first & arrived, 0
+    arrived = order >= held_count
+    mask, refused = first & arrived, 0
     if most is not None:
         number = np.cumsum(first_of_user) - 1
-        new = np.cumsum(taken)
-        new = new - (new - taken)[first_of_user][number]  # for each user, from 1
+        new = np.cumsum(mask)
+        new = new - (new - mask)[first_of_user][number]  # for each user, from 1
         before = np.bincount(number[~arrived], minlength=len(order))[number]
-        beyond = taken & (before + new > np.append(np.zeros(known, np.int64), most)[order])
+        beyond = mask & (before + new > np.append(np.zeros(held_count, np.int64), most)[order])
         refused = int(beyond[first][np.cumsum(first) - 1].sum())
-        taken &= ~beyond
-    rows = order[taken]
+        mask &= ~beyond
+    rows = order[mask]
     again = int(arrived.sum()) - len(rows) - refused
-    theirs = users[rows]
-    people = int(np.count_nonzero(np.diff(theirs))) + (len(theirs) > 0)
-    if known:
-        people = len(np.setdiff1d(theirs, users[:known]))
-        rows -= known
+    row_users = users[rows]
+    people = int(np.count_nonzero(np.diff(row_users))) + (len(row_users) > 0)
+    if held_count:
+        people = len(np.setdiff1d(row_users, users[:held_count]))
+        rows -= held_count
     return Admitted(rows, people, again, refused, gone)
 
 

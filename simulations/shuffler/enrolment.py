@@ -65,16 +65,16 @@ def read_table(path: Path) -> dict[str, dict[str, Any]]:
         table = None
     if not isinstance(table, dict) or not all(_is_node(k) and _is_device(v) for k, v in table.items()):
         raise UserError(f"{path}: is no table {_LIKE} of whole numbers, each node and each user once")
-    _check_people(path, {int(node): _enrolled(there["key"], there["users"]) for node, there in table.items()})
+    _check_people(path, {int(node): _enrolled(entry["key"], entry["users"]) for node, entry in table.items()})
     return table
 
 
 def tokens(table: Mapping[str, Mapping[str, Any]], private: bytes) -> str:
     """Return the tokens of a table, one line for each node, signed by the authority's key."""
     lines = []
-    for node, there in table.items():
-        signed = sign(private, _PURPOSE, _said(node, there["key"], there["users"]))
-        lines.append({"node": node, "key": there["key"], "users": there["users"], "signature": signed.hex()})
+    for node, entry in table.items():
+        signed = sign(private, _PURPOSE, _said(node, entry["key"], entry["users"]))
+        lines.append({"node": node, "key": entry["key"], "users": entry["users"], "signature": signed.hex()})
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
@@ -121,13 +121,13 @@ def _said(node: str, key: str, users: Mapping[str, int]) -> bytes:
 
 
 def _check_people(path: Path, enrolled: Enrolment) -> None:
-    everybody = np.concatenate([*(there.users for there in enrolled.values()), np.zeros(0, np.int64)])
+    everybody = np.concatenate([*(entry.users for entry in enrolled.values()), np.zeros(0, np.int64)])
     if not len(everybody):
         raise UserError(f"{path}: has no users")
     people, times = np.unique(everybody, return_counts=True)
     if (times > 1).any():
         raise UserError(f"{path}: user {people[times > 1][0]} is there twice; each lives on one node")
-    if len({there.key for there in enrolled.values()}) < len(enrolled):
+    if len({entry.key for entry in enrolled.values()}) < len(enrolled):
         raise UserError(f"{path}: two nodes have one key; each device has its own")
 
 

@@ -104,14 +104,14 @@ class Rounds:
 
         A missing node gets the request again once the others have answered: it may still come.
         """
-        end, left = time.monotonic() + stage.timeout, stage.timeout
+        end, remainder = time.monotonic() + stage.timeout, stage.timeout
         waiting = {
-            node: _BESIDE + int(there.records.sum()) * (stage.row_bytes + OVERHEAD + _IDS)
-            for node, there in self._enrolled.items()
+            node: _BESIDE + int(entry.records.sum()) * (stage.row_bytes + OVERHEAD + _IDS)
+            for node, entry in self._enrolled.items()
         }
         while waiting:
             absent = {}
-            for node, reply, error in self._ask(record, waiting, left):
+            for node, reply, error in self._ask(record, waiting, remainder):
                 if error == _ABSENT and time.monotonic() + _AGAIN < end:
                     absent[node] = waiting[node]
                 else:
@@ -119,7 +119,7 @@ class Rounds:
             waiting = absent
             if waiting:
                 time.sleep(_AGAIN)
-                left = end - time.monotonic()
+                remainder = end - time.monotonic()
 
     def _take(self, stage: Stage, part: tuple[int, int], node: int, reply: Sealed, dropped: Counter[str]) -> None:
         """Store the rows of a reply that this node may send, and count the others, each under its first fault."""
@@ -127,18 +127,20 @@ class Rounds:
             dropped["of another length"] += len(reply)
             return
         good = np.ones(len(reply), np.bool_)
-        there = self._enrolled[node]
+        entry = self._enrolled[node]
         for reason, passed in (
-            ("not enrolled there", np.isin(reply.users, there.users)),
+            ("not enrolled there", np.isin(reply.users, entry.users)),
             ("user of another part", reply.users % part[1] == part[0]),
             ("record below 0", reply.records >= 0),
         ):
             dropped[reason] += int((good & ~passed).sum())
             good &= passed
         if good.any():
-            most = there.records[np.searchsorted(there.users, reply.users[good])]
-            taken = self.store.add(stage.name, Sealed(reply.users[good], reply.records[good], reply.rows[good]), most)
-            dropped += Counter({TOO_MANY: taken.refused, LATE: taken.late})
+            most = entry.records[np.searchsorted(entry.users, reply.users[good])]
+            admission = self.store.add(
+                stage.name, Sealed(reply.users[good], reply.records[good], reply.rows[good]), most
+            )
+            dropped += Counter({TOO_MANY: admission.refused, LATE: admission.late})
 
 
 def read_request(record: RecordDict) -> StageTerms:

@@ -66,10 +66,10 @@ def shuffle(
     records = np.concatenate([none, *(r.records for r in replies)])
     people = np.unique(users) if late is not None else none
     after = None if late is None else np.isin(users, people[late(people)])
-    taken = admit(users, records, late=after)
-    if (reason := shortfall(taken.users, minimum_users)) is not None:
-        return Shuffled(Batch((), 0, taken.again, reason), Origin(none, none), taken.late)
-    kept = taken.rows[rng.permutation(len(taken.rows))]
+    admission = admit(users, records, late=after)
+    if (reason := shortfall(admission.users, minimum_users)) is not None:
+        return Shuffled(Batch((), 0, admission.again, reason), Origin(none, none), admission.late)
+    kept = admission.rows[rng.permutation(len(admission.rows))]
     # The place of each received row, -1 if it is dropped. Rows are placed message by message, so that no channel is
     # ever held twice.
     place: NDArray[Any] = np.full(len(users), -1, np.int32 if len(users) < 2**31 else np.int64)
@@ -81,16 +81,16 @@ def shuffle(
         parts = [r.releases[position].payload for r in replies]
         payload = {name: _placed([part[name] for part in parts], place, len(origin.users)) for name in pattern.payload}
         channels.append(Release(payload, pattern.channel, pattern.stage, pattern.guarantee, pattern.digest))
-    return Shuffled(Batch(tuple(channels), taken.users, taken.again), origin, taken.late)
+    return Shuffled(Batch(tuple(channels), admission.users, admission.again), origin, admission.late)
 
 
 def _placed(parts: list[NDArray[Any]], place: NDArray[Any], n: int) -> NDArray[Any]:
     """Return the rows (n, ...) of the parts, each at its place."""
-    whole = np.empty((n, *parts[0].shape[1:]), parts[0].dtype)
+    result = np.empty((n, *parts[0].shape[1:]), parts[0].dtype)
     start = 0
     for part in parts:
         where = place[start : start + len(part)]
         kept = where >= 0
-        whole[where[kept]] = part[kept]
+        result[where[kept]] = part[kept]
         start += len(part)
-    return whole
+    return result

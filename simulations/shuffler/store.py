@@ -141,17 +141,17 @@ class Store:
             Conflict: Another request has opened it.
         """
         with self._transaction():
-            there = self._find(name)
-            if there is None:
+            stage = self._find(name)
+            if stage is None:
                 number = self._connection.execute(
                     f"INSERT INTO stages ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, 0, 0, 0, '{{}}', '{{}}', '')",
                     (name, request, row_bytes, minimum_users, timeout, OPEN),
                 ).lastrowid
                 self._connection.execute(_INTAKE.format(number))
-                there = self._existing(name)
-            elif (there.request, there.row_bytes) != (request, row_bytes):
+                stage = self._existing(name)
+            elif (stage.request, stage.row_bytes) != (request, row_bytes):
                 raise Conflict
-            return there
+            return stage
 
     def stage(self, name: str) -> Stage | None:
         """Return a stage; None if there is none of that name."""
@@ -182,17 +182,17 @@ class Store:
                 raise ValueError("shuffler: rows of another length")
             if stage.state != OPEN:
                 return admit(sealed.users, sealed.records, late=np.ones(len(sealed), np.bool_))
-            held = self._held(name, np.unique(sealed.users))
-            taken = admit(sealed.users, sealed.records, held=held, most=most)
+            pairs = self._held(name, np.unique(sealed.users))
+            admission = admit(sealed.users, sealed.records, held=pairs, most=most)
             self._connection.executemany(
                 f"INSERT INTO {self._intake(name)} VALUES (?, ?, ?)",
-                ((int(sealed.users[i]), int(sealed.records[i]), sealed.rows[i].tobytes()) for i in taken.rows),
+                ((int(sealed.users[i]), int(sealed.records[i]), sealed.rows[i].tobytes()) for i in admission.rows),
             )
             self._connection.execute(
                 "UPDATE stages SET users = users + ?, rows = rows + ?, duplicates = duplicates + ? WHERE name = ?",
-                (taken.users, len(taken.rows), taken.again, name),
+                (admission.users, len(admission.rows), admission.again, name),
             )
-            return taken
+            return admission
 
     def _held(self, name: str, users: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the users and records, (k, 2), of the stage's rows of some users."""

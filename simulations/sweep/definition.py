@@ -134,12 +134,12 @@ def _study(table: dict[str, Any], overrides: Sequence[str]) -> Study:
     steps = {axis: _steps(axis, values, arms) for axis, values in _flat(_table(table, "grid"), lists=True).items()}
     of_arms = {axis: item for axis, item in steps.items() if all(key[:4] == "arm." for step in item for key in step)}
     of_runs = [item for axis, item in steps.items() if axis not in of_arms]
-    made = [each for arm in range(len(arms)) for each in _variants(arm, arms[arm], list(of_arms.values()))]
+    grid_arms = [variant for arm in range(len(arms)) for variant in _variants(arm, arms[arm], list(of_arms.values()))]
     points = [{key: value for step in chosen for key, value in step.items()} for chosen in product(*of_runs)]
     if len(points) * len(seeds) > MOST:
         raise UserError(f"grid: makes {len(points) * len(seeds):,} runs; {MOST:,} are the most")
     fixed = [*map(_override, _flat(_table(table, "set")).items()), *overrides]
-    runs = [_run(name, base, fixed, point, seed, made) for point in points for seed in seeds]
+    runs = [_run(name, base, fixed, point, seed, grid_arms) for point in points for seed in seeds]
     return Study(name, tuple(dict.fromkeys(key for point in points for key in point)), tuple(runs))
 
 
@@ -209,15 +209,15 @@ def _variants(number: int, arm: Mapping[str, Any], axes: Sequence[Sequence[Step]
     own = f"arm.{number}."
     mine = [[{k.removeprefix(own): v for k, v in step.items() if k.startswith(own)} for step in axis] for axis in axes]
     for chosen in product(*(axis for axis in mine if any(axis))):
-        made = json.loads(json.dumps(arm))
+        variant = json.loads(json.dumps(arm))
         for key, value in (pair for step in chosen for pair in step.items()):
             *place, last = key.split(".")
-            at = made
+            at = variant
             for part in place:
                 at = at.setdefault(part, {})
             at[last] = value
-            made["name"] = _renamed(made["name"], place, last, value)
-        yield made
+            variant["name"] = _renamed(variant["name"], place, last, value)
+        yield variant
 
 
 def _renamed(name: str, place: Sequence[str], last: str, value: Any) -> str:

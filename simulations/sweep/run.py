@@ -80,16 +80,16 @@ def run_study(
         raise UserError(f"--out {out}: is there already and holds no study; name another folder")
     (out / "runs").mkdir(parents=True, exist_ok=True)
     with alone(out / "runs" / ".lock", f"--out {out}: another process is at work on this study; wait for it"):
-        left = _left(study, out)
-        if done := len(study.runs) - len(left):
+        open_jobs = _left(study, out)
+        if done := len(study.runs) - len(open_jobs):
             log.info(f"{study.name}: {done} of {len(study.runs)} runs are done")
-        _check_models(study, {job.name for job in left})
-        at_once = max(1, min(jobs or _room(), len(left)))
-        if left:
-            log.info(f"{study.name}: {len(left)} runs to do, {at_once} at once")
+        _check_models(study, {job.name for job in open_jobs})
+        at_once = max(1, min(jobs or _room(), len(open_jobs)))
+        if open_jobs:
+            log.info(f"{study.name}: {len(open_jobs)} runs to do, {at_once} at once")
         start = time.monotonic()
-        for number, name in enumerate((workers or processes)(left, at_once), 1):
-            more = (len(left) - number) * (time.monotonic() - start) / number
+        for number, name in enumerate((workers or processes)(open_jobs, at_once), 1):
+            more = (len(open_jobs) - number) * (time.monotonic() - start) / number
             then = f"; about {more / 60:.0f} min to go" if more >= 60 else f"; about {more:.0f} s to go" if more else ""
             log.info(f"{done + number} of {len(study.runs)} runs are done: {name}{then}")
         return tables.write(study, out)
@@ -109,7 +109,7 @@ def _room() -> int:
 
 def _left(study: Study, out: Path) -> list[Job]:
     """Return the unfinished runs. Raise UserError if a folder belongs to another experiment."""
-    left = []
+    jobs = []
     for run in study.runs:
         folder = out / "runs" / run.name
         job = Job(run.name, folder.with_name(f"{run.name}.toml"), folder)
@@ -122,8 +122,8 @@ def _left(study: Study, out: Path) -> list[Job]:
         with whole(job.file) as file:
             file.write(text.encode())
         if not (job.out / "results.json").is_file():
-            left.append(job)
-    return left
+            jobs.append(job)
+    return jobs
 
 
 def _anything(out: Path) -> bool:
@@ -194,9 +194,9 @@ def _failure(job: Job, code: int) -> str:
         memory = " (is memory short?)" if -code == signal.SIGKILL else ""
         return f"was ended by signal {signal.Signals(-code).name}{memory}; {kept}: run it again to go on"
     lines = [line.strip() for line in _said(job) if line.strip() and not _NOISE.search(line)]
-    told = [line.removeprefix(worker.WHY) for line in lines if line.startswith(worker.WHY)]
+    reasons = [line.removeprefix(worker.WHY) for line in lines if line.startswith(worker.WHY)]
     raised = [line for line in lines if _RAISED.match(line)]
-    why = [f"ended with exit code {code}", *lines[-1:], *raised[-1:], *told[-1:]][-1]
+    why = [f"ended with exit code {code}", *lines[-1:], *raised[-1:], *reasons[-1:]][-1]
     if code == worker.BUG:
         return f"{why}; {kept}; run again, it would fail so again: its log is {_log(job)}"
     return f"{why}; {kept}: {'mend it, then ' * (code == worker.MISTAKE)}run it again to go on"

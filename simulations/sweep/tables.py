@@ -195,10 +195,10 @@ def differences(points: Sequence[Point]) -> DataFrame:
         for (less, *_), (arm, *_) in combinations(point.arms, 2):
             for kind in SPLITS:
                 pairs = [gap(results, arm.name, less.name, kind) for results in point.results]
-                there = [pair for pair in pairs if pair]
-                if len(there) == len(pairs):
-                    values = [pair["difference"] for pair in there]
-                    errors = [pair["error"] for pair in there if is_finite(pair["error"])]
+                gaps = [pair for pair in pairs if pair]
+                if len(gaps) == len(pairs):
+                    values = [pair["difference"] for pair in gaps]
+                    errors = [pair["error"] for pair in gaps if is_finite(pair["error"])]
                     rows.append(
                         {
                             **point.point,
@@ -246,9 +246,9 @@ def _front(points: Sequence[Point]) -> set[tuple[int, str]]:
     for point in points:
         for same in point.arms:
             values, price = accuracies(same, "on_device"), trust.central(*same)[0]
-            known = [value for value in values if value is not None and is_finite(value)]
-            if not same[0].reference and price is not None and len(known) == len(values):
-                priced.append(((id(point), same[0].name), (price, fmean(known))))
+            scores = [value for value in values if value is not None and is_finite(value)]
+            if not same[0].reference and price is not None and len(scores) == len(values):
+                priced.append(((id(point), same[0].name), (price, fmean(scores))))
     return {priced[i][0] for i in pareto([where for _, where in priced])}
 
 

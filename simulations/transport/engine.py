@@ -59,12 +59,12 @@ def wait_for_nodes(grid: Any, nodes: int) -> list[int]:
 
 def settled_nodes(grid: Any) -> int:
     """Wait until no new SuperNode has registered for a second, and return their number."""
-    known, since = len(wait_for_nodes(grid, 1)), time.monotonic()
+    count, since = len(wait_for_nodes(grid, 1)), time.monotonic()
     while time.monotonic() - since < _SETTLED:
         time.sleep(0.05)
-        if (now := len(grid.get_node_ids())) != known:
-            known, since = now, time.monotonic()
-    return known
+        if (now := len(grid.get_node_ids())) != count:
+            count, since = now, time.monotonic()
+    return count
 
 
 def check_address(address: str) -> None:
@@ -183,7 +183,7 @@ def _ray(environment: dict[str, str], actors: int | None, address: str | None) -
     import ray
 
     options: dict[str, Any] = {"address": address or "local", "runtime_env": {"env_vars": environment}}
-    ours, folder = signal.getsignal(signal.SIGTERM), None
+    handler, folder = signal.getsignal(signal.SIGTERM), None
     if address is None:
         # Prestart no workers: Flower's actors have an environment of their own, and could not use them.
         own = {"prestart_worker_first_driver": False}
@@ -196,8 +196,8 @@ def _ray(environment: dict[str, str], actors: int | None, address: str | None) -
         if address is None:
             raise
         raise UserError(f"--ray-address {address}: the Ray cluster cannot be joined: {_first_line(error)}") from error
-    if threading.current_thread() is threading.main_thread() and ours is not None:
-        signal.signal(signal.SIGTERM, ours)  # Ray's own prints a native stack and aborts
+    if threading.current_thread() is threading.main_thread() and handler is not None:
+        signal.signal(signal.SIGTERM, handler)  # Ray's own prints a native stack and aborts
     try:
         yield
     finally:
@@ -313,20 +313,20 @@ def _check_machines() -> None:
         raise UserError(f"--ray-address: the machine {machines[answer]} does not answer; look at it, or take it out")
     for answer in done:
         try:
-            there = ray.get(answer)
+            machine_versions = ray.get(answer)
         except ray.exceptions.RayError as error:
             raise UserError(f"--ray-address: the machine {machines[answer]} failed: {_first_line(error)}") from error
-        if fault := machine_fault(there, here):
+        if fault := machine_fault(machine_versions, here):
             raise UserError(f"--ray-address: the machine {machines[answer]} {fault}")
 
 
 def machine_fault(there: Mapping[str, str | None], here: Mapping[str, str]) -> str | None:
     """Return the reason why a machine cannot answer for nodes, by the versions there and here; None if it can."""
-    for name, known in there.items():
-        if known is None:
+    for name, release in there.items():
+        if release is None:
             return f"does not have {name}; install there what is installed here: {name} {here[name]}"
-        if known != here[name]:
-            return f"has {name} {known}, and this one {here[name]}: install the same"
+        if release != here[name]:
+            return f"has {name} {release}, and this one {here[name]}: install the same"
     return None
 
 

@@ -167,8 +167,8 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
     try:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
-        known = isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno
-        reason = os.strerror(known) if known else "there is no such place"
+        code = isinstance(error, OSError) and not isinstance(error, socket.gaierror) and error.errno
+        reason = os.strerror(code) if code else "there is no such place"
         raise UserError(f"--port {port}: cannot be listened at ({reason}); choose another") from None
     with listener:
         # asyncio sets it only for sockets created with proto=IPPROTO_TCP, unlike these. Without it the body of an

@@ -88,12 +88,12 @@ class NodeStore:
         """
         place = self._folder / node
         state = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in _node_files(place)]
-        known = self._nodes.get(node)
-        if known is None or known[0] != state:  # an encoder may have been published meanwhile, with its embeddings
-            known = self._nodes[node] = (state, self._put(packed(place)))
-        asked = load_node(place)
-        named = zip(_PUBLIC, (asked.encoder, asked.vocabulary_folder, asked.masked_lm), strict=True)
-        return Lent(known[1], {name: self._shared(folder) for name, folder in named if folder is not None})
+        entry = self._nodes.get(node)
+        if entry is None or entry[0] != state:  # an encoder may have been published meanwhile, with its embeddings
+            entry = self._nodes[node] = (state, self._put(packed(place)))
+        local_node = load_node(place)
+        named = zip(_PUBLIC, (local_node.encoder, local_node.vocabulary_folder, local_node.masked_lm), strict=True)
+        return Lent(entry[1], {name: self._shared(folder) for name, folder in named if folder is not None})
 
     def ledger(self, node: str, name: str) -> bytes | None:
         """Return a node's ledger; None before it has one."""
@@ -107,8 +107,8 @@ class NodeStore:
             "kept": the new ledger survives the death of any process. Otherwise nothing has changed: "overtaken", if
             there is another ledger; "full", if the new one cannot be written.
         """
-        there = self.ledger(node, name)
-        if (None if there is None else _hash(there)) != before:
+        content = self.ledger(node, name)
+        if (None if content is None else _hash(content)) != before:
             return "overtaken"
         draft = self._folder / node / f".draft.{name}.{secrets.token_hex(8)}"
         try:
@@ -248,11 +248,11 @@ class LentNode(Node):
         """
         assert self.overtaken is not None
         path, node_store, overtaken = self.ledger_path(arm), self.node_store, self.overtaken
-        there = node_store.ledger(self.name, path.name)
-        if there is not None:
+        content = node_store.ledger(self.name, path.name)
+        if content is not None:
             with private_file(path) as file:
-                file.write(there)
-        before = None if there is None else _hash(there)
+                file.write(content)
+        before = None if content is None else _hash(content)
 
         def keep() -> None:
             outcome = node_store.keep(self.name, path.name, before, path.read_bytes())
