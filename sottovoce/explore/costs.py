@@ -47,13 +47,13 @@ def price(
     Raises:
         ValueError: A setting is invalid.
     """
-    made = settings.mechanisms(classes, vocabulary)
-    worst = math.fsum(m.guarantee.worst_case(declared=declared) for m in made)
+    mechanisms = settings.mechanisms(classes, vocabulary)
+    worst = math.fsum(m.guarantee.worst_case(declared=declared) for m in mechanisms)
     return {
-        "mechanisms": [named(m) for m in made],
+        "mechanisms": [named(m) for m in mechanisms],
         "worst_case": worst,
         "delta": settings.delta,
-        "words": [_worst(settings, made[0], worst)],
+        "words": [_worst(settings, mechanisms[0], worst)],
     }
 
 
@@ -74,16 +74,16 @@ def loss(
     Raises:
         ValueError: A setting is invalid.
     """
-    made = settings.mechanisms(classes, vocabulary)
-    public = {name: why for name, why in declared.items() if name in made[0].guarantee.exposes}
-    rungs = ladder_of(made, users=None, delta=settings.delta, public=public)  # without a shuffler
-    whole = next(rung.to_dict() for rung in rungs if rung.name == "record")
-    worst, local = _infinite(whole["worst_case"]), _infinite(whole["epsilon"])
+    mechanisms = settings.mechanisms(classes, vocabulary)
+    public = {name: reason for name, reason in declared.items() if name in mechanisms[0].guarantee.exposes}
+    rungs = ladder_of(mechanisms, users=None, delta=settings.delta, public=public)  # without a shuffler
+    record_rung = next(rung.to_dict() for rung in rungs if rung.name == "record")
+    worst, local = _infinite(record_rung["worst_case"]), _infinite(record_rung["epsilon"])
     return {
         "worst_case": worst,
         "local": local,
-        "metric": whole["statement"] + _condition(made[0]),
-        "words": _words(settings, made, worst, local, classes),
+        "metric": record_rung["statement"] + _condition(mechanisms[0]),
+        "words": _words(settings, mechanisms, worst, local, classes),
     }
 
 
@@ -106,9 +106,9 @@ def _worst(settings: Settings, mechanism: Mechanism, worst: float) -> str:
             "Worst case: no limit. Something leaves without protection, so that no finite ε holds; a device refuses "
             "this, unless its user has declared it public."
         )
-    compared = _WHATEVER[settings.channel].replace("TIMES", _times(worst))
+    phrase = _WHATEVER[settings.channel].replace("TIMES", _times(worst))
     return (
-        f"Worst case: ε = {shown(worst)}{_condition(mechanism)}. {compared} than from any other. Nobody else has to be "
+        f"Worst case: ε = {shown(worst)}{_condition(mechanism)}. {phrase} than from any other. Nobody else has to be "
         "trusted for that."
     )
 
@@ -133,12 +133,12 @@ def _words(settings: Settings, made: list[Mechanism], worst: float, local: float
         lines.append(f"At δ = {small(settings.delta)} there is nothing to gain: {text}.")
     if domain_of(settings) is not Domain.TEXT:
         guessed = domain_of(settings) is Domain.CLASSES
-        count, among = (classes, f"{classes} classes") if guessed else (POOL, f"{POOL} sentences")
+        count, pool = (classes, f"{classes} classes") if guessed else (POOL, f"{POOL} sentences")
         # a label beside it may reveal the sentence too
-        beside = sum(label.guarantee.worst_case() for label in made[1:])
-        most = limit(mechanism, np.full(count, 1 / count), beside=beside)
+        label_epsilon = sum(label.guarantee.worst_case() for label in made[1:])
+        bound = limit(mechanism, np.full(count, 1 / count), beside=label_epsilon)
         lines.append(
-            f"A guess at which of {among} it was is right in at most {most:.1%} of cases, whatever the server computes."
+            f"A guess at which of {pool} it was is right in at most {bound:.1%} of cases, whatever the server computes."
         )
     return lines
 

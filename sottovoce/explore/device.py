@@ -111,9 +111,9 @@ class Device:
         with self._sending, node.ledger("") as ledger:
             with self._numbering, QuestionRecords(self.folder) as questions:  # the same number for the same sentence
                 record = questions.assign(_USER, [sentence_hash(text)], above=ledger.last_record(_USER))
-            kept = np.zeros(1, np.int64) if request.of_users else record
-            repeated = {
-                c: bool(ledger.recall(request.stage, c, request.digest(c), person, kept).known[0])
+            keys = np.zeros(1, np.int64) if request.of_users else record
+            repeats = {
+                c: bool(ledger.recall(request.stage, c, request.digest(c), person, keys).known[0])
                 for c in request.channels
             }
             shard = Shard(
@@ -124,20 +124,23 @@ class Device:
         from mechanisms.messages.wire import record_to_bytes, request_to_record
 
         size = len(record_to_bytes(outgoing(reply, request, request_to_record(request), node)))
-        return Sent(request, reply, repeated, size)
+        return Sent(request, reply, repeats, size)
 
     def statement(self) -> dict[str, Any]:
         """Return past releases and the remaining budget, as `sottovoce device ledger` prints them."""
         result = read_statement(self.folder)
         policy = Policy.from_dict(result["policy"])
-        mine = next((item for item in result["users"] if item["user"] == _USER), None)
+        account = next((item for item in result["users"] if item["user"] == _USER), None)
         names = ("time", "stage", "channel", "records", "statement", "worst_case", "delta", "public")
         return {
             "answers": [{name: answer[name] for name in names} for answer in result["answers"]],
-            "spent": {"epsilon": mine["worst_case"] if mine else 0.0, "releases": mine["releases"] if mine else 0},
+            "spent": {
+                "epsilon": account["worst_case"] if account else 0.0,
+                "releases": account["releases"] if account else 0,
+            },
             "total": policy.total,
             "releases": policy.releases,
-            "account": [line.strip() for line in describe_account(policy, mine)],
+            "account": [line.strip() for line in describe_account(policy, account)],
             "limits": {channel: policy.limit(channel) for channel in MECHANISMS},
             "declared": policy.declared,
         }
@@ -171,16 +174,20 @@ class Device:
                 record = np.array([ledger.last_record(_USER) + 1], np.int64)
             try:
                 policy.check(request)
-                due = due_of(request)
-                kept = recall(
-                    list(due), person, 0 * record if request.of_users else record, policy=policy, ledger=ledger
+                dues = due_of(request)
+                reply = recall(
+                    list(dues),
+                    person,
+                    0 * record if request.of_users else record,
+                    policy=policy,
+                    ledger=ledger,
                 )
             except Refused as error:
                 return answer | {"refusal": told(error)}
-            if kept is None and len(costs) == 1:
+            if reply is None and len(costs) == 1:
                 (cost,) = costs.values()
                 answer["affordable"] = policy.affords(policy.spent(ledger, person), cost, "total")
-        return answer | {"repeats": kept is not None}
+        return answer | {"repeats": reply is not None}
 
 
 def told(error: Refused) -> dict[str, Any]:

@@ -120,9 +120,9 @@ class Explorer:
         if world is not None and text.strip() and issubclass(kind := kind_of(settings), MappedQuestion):
             request, truth = self._asked(world, settings, text, label)
             question = request.question(kind)
-            drawn = inference.others(question, truth, OTHERS, stage=request.stage)
+            draws = inference.others(question, truth, OTHERS, stage=request.stage)
             result["draws"] = {
-                "points": _rounded(question.decode(drawn)),
+                "points": _rounded(question.decode(draws)),
                 "truth": _rounded(inference.own_point(question, truth)),
             }
         return result
@@ -136,12 +136,13 @@ class Explorer:
         draws = inference.estimated(mechanism, len(distinct))
         if draws is not None and not drawn:
             return None
-        known = inference.alternatives(mechanism, distinct)
+        alternatives = inference.alternatives(mechanism, distinct)
         size, words = len(mechanism.vocabulary), mechanism.vocabulary.words
-        listed = [
-            {"word": "(a word that is in no list)" if i == size else words[i], "alternatives": known[i]} for i in ids
+        word_rows = [
+            {"word": "(a word that is in no list)" if i == size else words[i], "alternatives": alternatives[i]}
+            for i in ids
         ]
-        return {"words": listed, "most": mechanism.tokens, "draws": draws}
+        return {"words": word_rows, "most": mechanism.tokens, "draws": draws}
 
     def loss(self, settings: Settings, text: str) -> dict[str, Any]:
         """Return the results from the distribution of an answer's loss, and outputs of words that need an estimate.
@@ -190,14 +191,14 @@ class Explorer:
         request, truth = self._asked(world, settings, text, label)
         request = asked_again(request, rounds)
         try:
-            sent = self.device.send(request, text, label, world.encoder)
+            submission = self.device.send(request, text, label, world.encoder)
         except Refused as error:
             return {"refused": told(error)}
         return {
             "refused": None,
             "stage": request.stage,
-            "wire": sent.wire,
-            "channels": [self._released(world, sent, channel, truth) for channel in request.channels],
+            "wire": submission.wire,
+            "channels": [self._released(world, submission, channel, truth) for channel in request.channels],
         }
 
     def ledger(self, settings: Settings, text: str, rounds: int) -> dict[str, Any]:
@@ -209,11 +210,11 @@ class Explorer:
             rounds: Number of the round.
         """
         world = self._world
-        further = None
+        cost = None
         if settings.channel in world.channels:
             request = asked_again(world.request(settings), rounds)
-            further = self.device.further(request, text)
-        return self.device.statement() | {"further": further}
+            cost = self.device.further(request, text)
+        return self.device.statement() | {"further": cost}
 
     @property
     def _world(self) -> World:
@@ -240,25 +241,25 @@ class Explorer:
         """Return one channel of a release: its bytes, their meaning, and a server's inferences."""
         question, payload = sent.request.named(channel), sent.payload(channel)
         mechanism: Any = question.mechanism
-        stored = np.ascontiguousarray(payload, payload.dtype.newbyteorder("<"))
-        found: dict[str, Any] = {
+        payload_bytes = np.ascontiguousarray(payload, payload.dtype.newbyteorder("<"))
+        result: dict[str, Any] = {
             "channel": channel,
             "repeated": sent.repeated[channel],
-            "bytes": stored.tobytes().hex(),
+            "bytes": payload_bytes.tobytes().hex(),
             "each": payload.dtype.itemsize,
             "guarantee": costs.named(mechanism),
         }
         if isinstance(question, LabelQuestion):
-            return found | {
+            return result | {
                 "value": world.classes[int(payload)],
                 "same": bool(int(payload) == truth.label),
                 "chances": _chances(mechanism, world.classes, truth.label),
                 "inferred": {"label": inference.of_label(world, question, payload, truth)},
             }
         if isinstance(question, TextQuestion):
-            return found | self._text(mechanism, payload, truth)
+            return result | self._text(mechanism, payload, truth)
         assert isinstance(question, MappedQuestion)
-        return found | {
+        return result | {
             "point": _rounded(question.decode(payload)),
             "truth": _rounded(inference.own_point(question, truth)),
             "inferred": inference.of_vector(world, question, payload, truth),
@@ -267,28 +268,28 @@ class Explorer:
     def _text(self, mechanism: Any, payload: Any, truth: Truth) -> dict[str, Any]:
         """Return a text word by word: inputs, outputs and their probabilities."""
         x = padded_word_ids([truth.text], mechanism)[0]
-        vocabulary, closed = mechanism.vocabulary, inference.estimated(mechanism) is None
+        vocabulary, exact = mechanism.vocabulary, inference.estimated(mechanism) is None
         words = []
         for place in np.flatnonzero(payload != NOTHING).tolist():
-            y, known = int(payload[place]), int(x[place])
+            y, token = int(payload[place]), int(x[place])
             chance = None
-            if known != NOTHING and closed:
-                chance = float(np.exp(mechanism.word.log_prob(np.array([y]), np.array([known]))[0]))
-            original = None if known == NOTHING else vocabulary.words[known] if known < len(vocabulary) else "(unknown)"
+            if token != NOTHING and exact:
+                chance = float(np.exp(mechanism.word.log_prob(np.array([y]), np.array([token]))[0]))
+            original = None if token == NOTHING else vocabulary.words[token] if token < len(vocabulary) else "(unknown)"
             words.append({"left": vocabulary.words[y], "number": y, "original": original, "probability": chance})
         return {
             "value": " ".join(vocabulary.text(payload).split()),
             "words": words,
             "vocabulary": len(vocabulary),
-            "closed": closed,
+            "closed": exact,
             "inferred": {},
         }
 
 
 def _chances(mechanism: Any, classes: tuple[str, ...], label: int) -> list[dict[str, Any]]:
     x = np.full(len(classes), label)
-    each = zip(classes, np.exp(mechanism.log_prob(np.arange(len(classes)), x)), strict=True)
-    return [{"name": name, "probability": float(p), "mine": i == label} for i, (name, p) in enumerate(each)]
+    pairs = zip(classes, np.exp(mechanism.log_prob(np.arange(len(classes)), x)), strict=True)
+    return [{"name": name, "probability": float(p), "mine": i == label} for i, (name, p) in enumerate(pairs)]
 
 
 def _rounded(values: Any) -> Any:

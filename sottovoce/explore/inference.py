@@ -124,11 +124,11 @@ def of_vector(world: World, question: MappedQuestion, payload: NDArray[Any], tru
     sentences = posterior.sum(axis=1)
     texts = [truth.text, *world.texts[: POOL - 1]]
     order = np.argsort(-sentences, kind="stable")[:SHOWN]
-    listed = [{"text": texts[i][:300], "share": float(sentences[i]), "mine": bool(i == 0)} for i in order]
+    rows = [{"text": texts[i][:300], "share": float(sentences[i]), "mine": bool(i == 0)} for i in order]
     entries: dict[str, Any] = {
         "sentences": {
             "pool": len(texts),
-            "listed": listed,
+            "listed": rows,
             "own": float(sentences[0]),
             "prior": 1 / len(texts),
             "rank": int((sentences > sentences[0] * (1 + 1e-9)).sum()) + 1,
@@ -152,12 +152,12 @@ def _class(world: World, question: EmbeddingQuestion, z: FloatArray) -> dict[str
     mechanism, count = question.mechanism, len(world.classes)
     weights = shares(log_likelihood(mechanism, z, question.projection.apply(world.embeddings)))[0]
     prior = np.bincount(world.labels, minlength=count) / len(world.labels)
-    after = np.bincount(world.labels, weights, count)
-    about = parameters(mechanism)
-    scale = f"σ = {about['sigma']:.3g}" if "sigma" in about else f"ε = {about['epsilon']:g}"
+    posterior = np.bincount(world.labels, weights, count)
+    details = parameters(mechanism)
+    scale = f"σ = {details['sigma']:.3g}" if "sigma" in details else f"ε = {details['epsilon']:g}"
     return {
-        "label": _values(world.classes, after, prior, limit(mechanism, prior), None),
-        "by": f"{about['mechanism']}, {scale}",
+        "label": _values(world.classes, posterior, prior, limit(mechanism, prior), None),
+        "by": f"{details['mechanism']}, {scale}",
         "public": len(world.texts),
     }
 
@@ -183,10 +183,10 @@ def _values(
     names: tuple[str, ...], after: NDArray[Any], before: NDArray[Any], most: float, truth: int | None
 ) -> dict[str, Any]:
     order = np.argsort(-after, kind="stable")[:SHOWN]
-    listed = [
+    rows = [
         {"name": names[i], "share": float(after[i]), "prior": float(before[i]), "mine": bool(i == truth)} for i in order
     ]
-    return {"listed": listed, "prior": float(before.max()), "limit": most}
+    return {"listed": rows, "prior": float(before.max()), "limit": most}
 
 
 # --- words
@@ -202,8 +202,8 @@ def _columns(text: TextMechanism, released: tuple[int, ...]) -> FloatArray:
     result = np.full((len(text.vocabulary) + 1, len(columns)), -np.inf)
     for x, y, table in Channel(text).blocks(np.arange(len(result))):
         at = np.searchsorted(y, columns).clip(max=len(y) - 1)
-        there = np.flatnonzero(y[at] == columns)
-        result[np.ix_(x, there)] = table[:, at[there]]
+        rows = np.flatnonzero(y[at] == columns)
+        result[np.ix_(x, rows)] = table[:, at[rows]]
     return result
 
 
@@ -241,12 +241,12 @@ def alternatives(text: TextMechanism, word_ids: list[int]) -> dict[int, list[dic
     """
     if not word_ids:
         return {}
-    words, found = text.vocabulary.words, {}
+    words, result = text.vocabulary.words, {}
     rows = np.exp(Channel(text, words=len(word_ids)).log_probs(np.array(word_ids)))
     for word_id, row in zip(word_ids, rows, strict=True):
         order = np.argsort(-row, kind="stable")[:SHOWN]
-        found[word_id] = [{"word": words[i], "probability": float(row[i])} for i in order if row[i] > 0]
-    return found
+        result[word_id] = [{"word": words[i], "probability": float(row[i])} for i in order if row[i] > 0]
+    return result
 
 
 def of_words(text: TextMechanism, released: IntArray) -> list[list[dict[str, Any]]]:
@@ -259,12 +259,14 @@ def of_words(text: TextMechanism, released: IntArray) -> list[list[dict[str, Any
     words, distinct = text.vocabulary.words, sorted(set(released.tolist()))
     with np.errstate(divide="ignore"):
         prior = np.log(unigram(text.vocabulary))
-    known = {}
+    posterior_rows = {}
     for y, column in zip(distinct, _columns(text, tuple(distinct)).T, strict=True):
-        after = shares((column + prior)[None])[0]
-        order = np.argsort(-after[:-1], kind="stable")[:3]
-        known[y] = [{"word": words[i], "share": float(after[i]), "prior": float(np.exp(prior[i]))} for i in order]
-    return [known[y] for y in released.tolist()]
+        posterior = shares((column + prior)[None])[0]
+        order = np.argsort(-posterior[:-1], kind="stable")[:3]
+        posterior_rows[y] = [
+            {"word": words[i], "share": float(posterior[i]), "prior": float(np.exp(prior[i]))} for i in order
+        ]
+    return [posterior_rows[y] for y in released.tolist()]
 
 
 # --- simulated releases

@@ -129,15 +129,15 @@ class _Guard:
         if response is not None:
             await response(scope, receive, send)
             return
-        inside = {**scope, "path": path[len(self._start) :], "raw_path": None}
+        inner_scope = {**scope, "path": path[len(self._start) :], "raw_path": None}
 
         async def guarded(message: Any) -> None:
             if message["type"] == "http.response.start":
-                kept = [(k.lower().encode(), v.encode()) for k, v in _HEADERS.items()]
-                message = message | {"headers": [*message.get("headers", []), *kept]}
+                headers = [(k.lower().encode(), v.encode()) for k, v in _HEADERS.items()]
+                message = message | {"headers": [*message.get("headers", []), *headers]}
             await send(message)
 
-        await self._within(inside, receive, guarded)
+        await self._within(inner_scope, receive, guarded)
 
 
 def _loopback(host: str) -> bool:
@@ -153,9 +153,9 @@ def _of_this_page(headers: Mapping[bytes, str], host: str) -> bool:
 
 def _file(name: str) -> Response:
     place = files("sottovoce.explore") / "page"
-    known = {entry.name for entry in place.iterdir()}
+    names = {entry.name for entry in place.iterdir()}
     kind = next((kind for suffix, kind in _TYPES.items() if name.endswith(suffix)), None)
-    if name not in known or kind is None:
+    if name not in names or kind is None:
         return Response(status_code=404)
     return Response((place / name).read_bytes(), media_type=kind)
 
@@ -257,10 +257,10 @@ def run(*, run: Path | None = None, port: int = 0, say: Callable[[str], None]) -
         UserError: `explorer` raises it, or the port cannot be used. The message is one line.
     """
     token = secrets.token_urlsafe(24)
-    with explorer(run=run) as shown, listeners.listening("127.0.0.1", port) as listener:
+    with explorer(run=run) as page, listeners.listening("127.0.0.1", port) as listener:
         say(f"http://{listeners.address(listener)}/{token}/")
         with suppress(KeyboardInterrupt, Terminated):  # the normal end
-            _server(shown, token).run(sockets=[listener])
+            _server(page, token).run(sockets=[listener])
 
 
 def _server(shown: Explorer, token: str) -> uvicorn.Server:

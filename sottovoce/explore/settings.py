@@ -143,34 +143,34 @@ class Settings:
         """
         if not isinstance(values, Mapping):
             raise UserError("settings: must be a table")
-        further = {name for slider in SLIDERS.values() for name in slider.more}
-        known = [f.name for f in fields(cls) if f.name != "more"] + sorted(further)
-        if unknown := [str(key) for key in values if key not in known]:
-            raise UserError(f"settings: unknown key {unknown[0][:40]!r}; known: {', '.join(known)}")
-        given = dict(values)
-        channel = given.get("channel", cls.channel)
+        extra_names = {name for slider in SLIDERS.values() for name in slider.more}
+        keys = [f.name for f in fields(cls) if f.name != "more"] + sorted(extra_names)
+        if extra_keys := [str(key) for key in values if key not in keys]:
+            raise UserError(f"settings: unknown key {extra_keys[0][:40]!r}; known: {', '.join(keys)}")
+        items = dict(values)
+        channel = items.get("channel", cls.channel)
         if not isinstance(channel, str) or channel not in MECHANISMS:
             raise UserError(f"settings: channel must be one of {', '.join(MECHANISMS)}")
-        mechanism = given.setdefault("mechanism", MECHANISMS[channel][0])
+        mechanism = items.setdefault("mechanism", MECHANISMS[channel][0])
         if mechanism not in MECHANISMS[channel]:
             raise UserError(f"settings: mechanism must be one of {', '.join(MECHANISMS[channel])}")
         for name in RANGES:
-            if name in given and not (name == "label_epsilon" and given[name] is None):
-                given[name] = _number(name, given[name], *RANGES[name])
+            if name in items and not (name == "label_epsilon" and items[name] is None):
+                items[name] = _number(name, items[name], *RANGES[name])
         sliders = SLIDERS[mechanism].more
-        given["more"] = tuple(
-            (name, _number(name, given.get(name, start(mechanism, name)), slider.least, slider.most))
+        items["more"] = tuple(
+            (name, _number(name, items.get(name, start(mechanism, name)), slider.least, slider.most))
             for name, slider in sliders.items()
         )
-        given = {name: value for name, value in given.items() if name not in further}
+        items = {name: value for name, value in items.items() if name not in extra_names}
         if QUESTIONS[channel].reads_labels:  # these hold the label themselves
-            given["label_epsilon"] = None
-        if type(given.get("tokens", TOKENS)) is not int or not 1 <= given.get("tokens", TOKENS) <= 64:
+            items["label_epsilon"] = None
+        if type(items.get("tokens", TOKENS)) is not int or not 1 <= items.get("tokens", TOKENS) <= 64:
             raise UserError("settings: tokens must be a whole number from 1 to 64")
-        length = given.get("length", LENGTH)
+        length = items.get("length", LENGTH)
         if length != LENGTH and not (type(length) in (int, float) and 0 <= length <= 1000):
             raise UserError('settings: length must be "kept", or an ε from 0 to 1000')
-        return cls(**given)
+        return cls(**items)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings in the form that `of` reads."""
@@ -181,8 +181,8 @@ class Settings:
     @property
     def text(self) -> dict[str, Any]:
         """Return the text mechanism, in the form of experiment files."""
-        about = {"mechanism": self.mechanism, "epsilon": self.epsilon, "tokens": self.tokens, "length": self.length}
-        return about | dict(self.more)
+        spec = {"mechanism": self.mechanism, "epsilon": self.epsilon, "tokens": self.tokens, "length": self.length}
+        return spec | dict(self.more)
 
     def size(self, classes: int) -> int | None:
         """Return the number of released coordinates; None for other channels.
@@ -210,8 +210,8 @@ class Settings:
             first: Any = build(self.text, channel="text", vocabulary=vocabulary)
         else:
             text = self.mechanism if self.epsilon is None else f"{self.mechanism}:epsilon={self.epsilon!r}"
-            own: Any = mechanism_of(text, classes=classes, delta=self.delta, dim=self.size(classes))
-            first = replace(own, **dict(self.more))
+            mechanism: Any = mechanism_of(text, classes=classes, delta=self.delta, dim=self.size(classes))
+            first = replace(mechanism, **dict(self.more))
         if self.label_epsilon is None:
             return [first]
         return [first, mechanism_of(f"randomized-response:epsilon={self.label_epsilon!r}", classes=classes)]
@@ -225,12 +225,14 @@ def start(mechanism: str, parameter: str) -> Any:
 
 def absent(channel: str) -> str:
     """Return the mechanisms of a channel that the page does not show, with the reasons."""
-    named: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for name, kind in CATALOGUE.items():
         if name not in SLIDERS and getattr(kind, "channel", CHANNELS[0]) == channel:
-            named.setdefault(ABSENT.get(name, WHOLE_TEXT), []).append(name)
-    listed = {reason: " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) for reason, names in named.items()}
-    return "; ".join(f"{names}, {reason}" for reason, names in listed.items())
+            groups.setdefault(ABSENT.get(name, WHOLE_TEXT), []).append(name)
+    names_by_reason = {
+        reason: " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) for reason, names in groups.items()
+    }
+    return "; ".join(f"{names}, {reason}" for reason, names in names_by_reason.items())
 
 
 def slider_of(mechanism: str) -> dict[str, Any]:
@@ -243,7 +245,7 @@ def slider_of(mechanism: str) -> dict[str, Any]:
         "most": slider.most,
         "dim": "dim" in usual(kind),
         "calibrated": slider.calibrated,
-        "more": {name: asdict(about) | {"start": start(mechanism, name)} for name, about in slider.more.items()},
+        "more": {name: asdict(entry) | {"start": start(mechanism, name)} for name, entry in slider.more.items()},
     }
 
 

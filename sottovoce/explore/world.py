@@ -64,14 +64,14 @@ class World:
     @property
     def channels(self) -> tuple[str, ...]:
         """Return the channels that can be shown."""
-        there = {LabelQuestion.channel: True, TextQuestion.channel: self.vocabulary is not None}
-        return tuple(channel for channel in MECHANISMS if there.get(channel, self.embeddings is not None))
+        support = {LabelQuestion.channel: True, TextQuestion.channel: self.vocabulary is not None}
+        return tuple(channel for channel in MECHANISMS if support.get(channel, self.embeddings is not None))
 
     @cached_property
     def _principal(self) -> Matrices:
         assert self.embeddings is not None
-        most = min(64, self.embeddings.shape[1])
-        maps = pca_maps(self.embeddings, dim=most, classes=2)
+        dim = min(64, self.embeddings.shape[1])
+        maps = pca_maps(self.embeddings, dim=dim, classes=2)
         return maps.mean, maps.m1
 
     def maps(self, dim: int) -> Matrices:
@@ -103,7 +103,7 @@ class World:
         Raises:
             ValueError: There is no such request. The message is one line.
         """
-        first, *beside = settings.mechanisms(len(self.classes), self.vocabulary)
+        first, *label_mechanisms = settings.mechanisms(len(self.classes), self.vocabulary)
         parts: dict[str, Callable[[], Any]] = {
             "classes": lambda: len(self.classes),
             "vocabulary": lambda: self.vocabulary,
@@ -111,9 +111,9 @@ class World:
             "projection": lambda: self._projection(settings.dim),
         }
         kind: Any = kind_of(settings)
-        given = {part.name: parts[part.name]() for part in fields(kind) if part.name in parts}
-        labels = [LabelQuestion(parameters(label), classes=len(self.classes)) for label in beside]
-        questions = (kind(parameters(first), **given), *labels)
+        arguments = {part.name: parts[part.name]() for part in fields(kind) if part.name in parts}
+        labels = [LabelQuestion(parameters(label), classes=len(self.classes)) for label in label_mechanisms]
+        questions = (kind(parameters(first), **arguments), *labels)
         return Request(arm="", stage=STAGE, split="train", minimum_users=0, questions=questions)
 
 
@@ -160,11 +160,13 @@ def _world(name: str, corpus: Corpus, folder: Path) -> World:
 def _words(texts: Sequence[str]) -> Vocabulary:
     """Return the checkpoint's words in public sentences, and its most frequent ones."""
     folder = vocabulary_folder()
-    whole = counted(vocabularies.load_cached(folder), texts)
-    assert whole.counts is not None
-    plain = np.array([word.isascii() and word.isalpha() and len(word) > 1 for word in whole.words])
-    order = np.lexsort((np.arange(len(whole.words)), ~plain, -whole.counts))[:WORDS]
+    vocabulary = counted(vocabularies.load_cached(folder), texts)
+    assert vocabulary.counts is not None
+    mask = np.array([word.isascii() and word.isalpha() and len(word) > 1 for word in vocabulary.words])
+    order = np.lexsort((np.arange(len(vocabulary.words)), ~mask, -vocabulary.counts))[:WORDS]
     order = np.sort(order)
     return Vocabulary(
-        tuple(whole.words[i] for i in order), np.ascontiguousarray(whole.vectors[order]), counts=whole.counts[order]
+        tuple(vocabulary.words[i] for i in order),
+        np.ascontiguousarray(vocabulary.vectors[order]),
+        counts=vocabulary.counts[order],
     )
