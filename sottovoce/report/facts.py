@@ -49,25 +49,25 @@ class Side:
 
 def sides(arm: ArmResult) -> list[Side]:
     """Return the sides of training users and of users who query the model, if the results have their ladders."""
-    both = (("a training user", arm.ladder), ("a user at inference", arm.test_ladder))
-    return [_side(who, rungs) for who, rungs in both if rungs]
+    ladders = (("a training user", arm.ladder), ("a user at inference", arm.test_ladder))
+    return [_side(payer, rungs) for payer, rungs in ladders if rungs]
 
 
 def _side(who: str, rungs: Rungs) -> Side:
-    protected, bare, exposed = [], [], []
+    protected, clear_names, exposures = [], [], []
     for rung in rungs:
         name = rung["rung"]
         if name in _SUMS:
             continue
         if rung["epsilon"] == math.inf:
-            bare.append(_bare(name))
+            clear_names.append(_bare(name))
         elif rung["epsilon"] is not None:
             protected.append(CHANNELS[name].released if name in CHANNELS else name)
         elif rung["assumption"].startswith("declared public"):
-            exposed.append(f"{_bare(name)} ({rung['assumption']})")
+            exposures.append(f"{_bare(name)} ({rung['assumption']})")
     public = next((shared(rung) for rung in rungs if rung["rung"] == "user"), ())
-    exposed += [f"{said} of each text, declared public" for said in public if said != LABEL.name]
-    return Side(who, rungs, protected, bare, exposed)
+    exposures += [f"{exposure} of each text, declared public" for exposure in public if exposure != LABEL.name]
+    return Side(who, rungs, protected, clear_names, exposures)
 
 
 def _bare(name: str) -> str:
@@ -76,8 +76,10 @@ def _bare(name: str) -> str:
 
 def unprotected(arm: ArmResult) -> bool:
     """Return True if `trust.unprotected`, a user's rung of the ladder, or the protocol itself says so."""
-    clear = any(rung["rung"] == "user" and rung["epsilon"] == math.inf for side in sides(arm) for rung in side.rungs)
-    return trust.unprotected(arm) or clear or arm.way == PAPER.name
+    clear_rung = any(
+        rung["rung"] == "user" and rung["epsilon"] == math.inf for side in sides(arm) for rung in side.rungs
+    )
+    return trust.unprotected(arm) or clear_rung or arm.way == PAPER.name
 
 
 def server_is_trusted(arm: ArmResult) -> bool:
@@ -93,11 +95,11 @@ def kept(arm: ArmResult) -> list[str]:
         return ["everything: no user took part, the model has learnt from public texts alone"]
     if arm.way == PAPER.name or server_is_trusted(arm):
         return ["nothing that this report could vouch for"]
-    bare = {text for side in sides(arm) for text in (*side.bare, *side.exposed)}
-    lines = [] if any(text.startswith(TEXT.bare) for text in bare) else ["the texts as they were written"]
-    if not any(text.startswith((LABEL.bare, VECTOR.bare)) for text in bare):
+    clear_texts = {text for side in sides(arm) for text in (*side.bare, *side.exposed)}
+    lines = [] if any(text.startswith(TEXT.bare) for text in clear_texts) else ["the texts as they were written"]
+    if not any(text.startswith((LABEL.bare, VECTOR.bare)) for text in clear_texts):
         lines.append("the true labels, or which class a text belongs to")
-    if not any(text.startswith((EMBEDDING.bare, VECTOR.bare, TEXT.bare)) for text in bare):
+    if not any(text.startswith((EMBEDDING.bare, VECTOR.bare, TEXT.bare)) for text in clear_texts):
         lines.append("the exact numbers that a text is turned into, before noise")
     return lines or ["nothing that is of weight"]
 
@@ -112,22 +114,22 @@ def paid(arm: ArmResult, whose: str) -> Price | None:
         whose: The user, of PAYERS.
     """
     if whose == PAYERS["ladder"]:
-        why = ""
+        reason = ""
         if server_is_trusted(arm):
-            why = "none: the server has to be trusted with everything"
+            reason = "none: the server has to be trusted with everything"
         elif unprotected(arm):
-            why = "none: something leaves without protection"
+            reason = "none: something leaves without protection"
         elif arm.way != PUBLIC_ONLY.name and not arm.ladder:
             return Price(None, whose=whose, why="the results do not say")
-        if why:
-            return Price(math.inf, whose=whose, why=why)
+        if reason:
+            return Price(math.inf, whose=whose, why=reason)
     return price_of(arm.ladders[whose], whose)
 
 
 def payers(runs: Sequence[Finished]) -> dict[str, str]:
     """Return the users of these runs, of PAYERS, by their part: inference only if some arm's users send requests."""
-    asked = any(arm.test_ladder for run in runs for arm in run.arms)
-    return {"training": PAYERS["ladder"]} | ({"inference": PAYERS["test_ladder"]} if asked else {})
+    queries = any(arm.test_ladder for run in runs for arm in run.arms)
+    return {"training": PAYERS["ladder"]} | ({"inference": PAYERS["test_ladder"]} if queries else {})
 
 
 def central(arm: ArmResult, whose: str) -> tuple[Price | None, str]:
@@ -156,11 +158,11 @@ def best_guess(price: Price) -> float | None:
     """
     if price.epsilon is None:
         return None
-    away = math.exp(-price.epsilon)
-    return min(1.0, (1 + price.delta * away) / (1 + away))
+    factor = math.exp(-price.epsilon)
+    return min(1.0, (1 + price.delta * factor) / (1 + factor))
 
 
 def strongest(entries: list[Mapping[str, Any]], arm: str) -> Mapping[str, Any] | None:
     """Return the attack on an arm with the largest gain over a guess without any release; None if there is none."""
-    own = [entry for entry in entries if entry["arm"] == arm]
-    return max(own, key=lambda entry: entry["success"] - (entry["baseline"] or 0.0), default=None)
+    arm_entries = [entry for entry in entries if entry["arm"] == arm]
+    return max(arm_entries, key=lambda entry: entry["success"] - (entry["baseline"] or 0.0), default=None)

@@ -33,7 +33,7 @@ def label(runs: Sequence[Finished], studies: Sequence[Study] = ()) -> dict[str, 
         runs: Finished runs.
         studies: Studies that some of them belong to.
     """
-    said: dict[str, Any] = json_ready(
+    result: dict[str, Any] = json_ready(
         {
             "format": FORMAT,
             "after": "NIST SP 800-226",
@@ -41,7 +41,7 @@ def label(runs: Sequence[Finished], studies: Sequence[Study] = ()) -> dict[str, 
             "runs": [_run(run) for run in runs],
         }
     )
-    return said
+    return result
 
 
 def _run(run: Finished) -> dict[str, Any]:
@@ -63,11 +63,11 @@ def _run(run: Finished) -> dict[str, Any]:
 
 def _arm(run: Finished, arm: ArmResult, entries: list[dict[str, Any]] | None) -> dict[str, Any]:
     account = None if run.accounts is None else run.accounts.get(arm.name)
-    roles = [role for role, whose in _ROLES.items() if arm.ladders[whose]]
-    measured: dict[str, dict[str, float]] = {}
+    roles = [role for role, payer in _ROLES.items() if arm.ladders[payer]]
+    measures: dict[str, dict[str, float]] = {}
     for item in arm.estimates():
         if item.split is not None:
-            measured.setdefault(item.metric, {})[item.split] = item.value
+            measures.setdefault(item.metric, {})[item.split] = item.value
     return {
         "name": arm.name,
         "reference": arm.reference,
@@ -75,8 +75,8 @@ def _arm(run: Finished, arm: ArmResult, entries: list[dict[str, Any]] | None) ->
         "mechanism": arm.mechanism,
         "label_mechanism": arm.label_mechanism,
         "trust": {
-            "nobody": {role: _price(facts.paid(arm, whose)) for role, whose in _ROLES.items()},
-            "with_trust": {role: _trusted(*facts.central(arm, whose)) for role, whose in _ROLES.items()},
+            "nobody": {role: _price(facts.paid(arm, payer)) for role, payer in _ROLES.items()},
+            "with_trust": {role: _trusted(*facts.central(arm, payer)) for role, payer in _ROLES.items()},
         },
         "users": {role: _side(side) for role, side in zip(roles, facts.sides(arm), strict=True)},
         "stays_on_device": facts.kept(arm),
@@ -95,8 +95,8 @@ def _arm(run: Finished, arm: ArmResult, entries: list[dict[str, Any]] | None) ->
             for entry in entries
             if entry["arm"] == arm.name
         ],
-        "accuracy": {"sanitized": None, "on_device": None} | measured.pop("accuracy", {}),
-        "measures": measured,
+        "accuracy": {"sanitized": None, "on_device": None} | measures.pop("accuracy", {}),
+        "measures": measures,
     }
 
 
@@ -104,10 +104,10 @@ def _price(price: Price | None) -> dict[str, Any] | None:
     """Return the entry of a price; None if nothing is released. An ε holds between data that agree in "public"."""
     if price is None:
         return None
-    known = is_finite(price.epsilon)
+    finite = is_finite(price.epsilon)
     return {
-        "epsilon": price.epsilon if known else None,
-        "delta": price.delta if known else None,
+        "epsilon": price.epsilon if finite else None,
+        "delta": price.delta if finite else None,
         "public": list(price.public),
         "why": price.why or None,
     }
@@ -129,13 +129,13 @@ def _side(side: facts.Side) -> dict[str, Any]:
 
 def _rung(rung: Any) -> dict[str, Any]:
     """Return the entry of one unit; composition states how its releases add up, under which conditions."""
-    known = is_finite(rung["epsilon"])
+    finite = is_finite(rung["epsilon"])
     return {
         "rung": rung["rung"],
         "unit_of_privacy": rung["unit"],
         "neighbours": rung["neighbours"],
-        "epsilon": rung["epsilon"] if known else None,
-        "delta": rung["delta"] if known else None,
+        "epsilon": rung["epsilon"] if finite else None,
+        "delta": rung["delta"] if finite else None,
         "worst_case_epsilon": rung["worst_case"] if is_finite(rung["worst_case"]) else None,
         "unprotected": list(rung["unprotected"]),
         "composition": rung["assumption"],

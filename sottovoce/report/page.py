@@ -43,32 +43,34 @@ def page(runs: Sequence[Finished], studies: Sequence[Study] = ()) -> str:
         runs: Finished runs.
         studies: Studies that some of them belong to.
     """
-    alone = [run.name for run in runs if not any(run in study.runs for study in studies)]
-    titles = dict.fromkeys([*(study.found.name for study in studies), *alone])
-    asked = "What left each device?", "What does it cost at worst?", "What did an attacker get?"
+    single_names = [run.name for run in runs if not any(run in study.runs for study in studies)]
+    titles = dict.fromkeys([*(study.found.name for study in studies), *single_names])
+    questions = "What left each device?", "What does it cost at worst?", "What did an attacker get?"
     title = f"Privacy report: {'; '.join(titles)}"
-    return _rendered("report.html", runs, asked, title=title, studies=[view(study) for study in studies])
+    return _rendered("report.html", runs, questions, title=title, studies=[view(study) for study in studies])
 
 
 def page_of_plan(plan: Finished) -> str:
     """Return the report of a protocol that has not run (`sottovoce.report.write`), as an HTML file."""
-    asked = "What would leave each device?", "What would it cost at worst?", "What would an attacker get?"
-    return _rendered("plan.html", [plan], asked, title=f"Privacy report of what has not run: {plan.results['name']}")
+    questions = "What would leave each device?", "What would it cost at worst?", "What would an attacker get?"
+    return _rendered(
+        "plan.html", [plan], questions, title=f"Privacy report of what has not run: {plan.results['name']}"
+    )
 
 
 def _rendered(template: str, runs: Sequence[Finished], asked: Sequence[str], **more: Any) -> str:
     """Return a page of a template that extends base.html."""
     arms = [arm for run in runs for arm in run.arms]
     private = [arm for arm in arms if not facts.unprotected(arm) and facts.sides(arm)]
-    bare = dict.fromkeys(f"“{arm.name}”" for arm in arms if facts.unprotected(arm))
-    said = _left(private, len(arms)), _paid(private, len(arms)), _got(runs, private)
+    names = dict.fromkeys(f"“{arm.name}”" for arm in arms if facts.unprotected(arm))
+    answers = _left(private, len(arms)), _paid(private, len(arms)), _got(runs, private)
     return _framed(
         template,
         runs=runs,
         names=[_title(run, runs) for run in runs],
         arms=len(arms),
-        bare=", ".join(bare),
-        answers=list(zip(asked, said, strict=True)),
+        bare=", ".join(names),
+        answers=list(zip(asked, answers, strict=True)),
         **more,
     )
 
@@ -123,8 +125,8 @@ def _templates() -> Environment:
 
 def _title(run: Finished, runs: Sequence[Finished]) -> str:
     """Return a run's name, with its folder if others have that name too."""
-    same = sum(other.name == run.name for other in runs) > 1
-    return f"{run.name} ({run.folder})" if same else run.name
+    duplicate = sum(other.name == run.name for other in runs) > 1
+    return f"{run.name} ({run.folder})" if duplicate else run.name
 
 
 # --- costs
@@ -140,8 +142,8 @@ def _guess(price: Price | None) -> str:
         return "–"
     if chance > 0.9999:
         return "practically every guess may be right"
-    between = ", between such data" if price.public else ""
-    return f"at most {math.ceil(chance * 1e4) / 100:.2f} in 100 guesses are right{between}, where a coin has 50"
+    condition = ", between such data" if price.public else ""
+    return f"at most {math.ceil(chance * 1e4) / 100:.2f} in 100 guesses are right{condition}, where a coin has 50"
 
 
 def _why_trusted(arm: ArmResult) -> str | None:
@@ -160,22 +162,22 @@ def _left(private: Sequence[Any], arms: int) -> str:
     if not private:
         return "In no arm is everything that leaves protected: see below, arm by arm."
     texts = any(releases(arm.way, "text") for arm in private)
-    noisy = "numbers or labels with noise added to them"
-    what = "rewritten texts, whose words were drawn at random" if texts else noisy
-    rest = " For the others see the warning, and below." if len(private) < arms else ""
-    return f"In {len(private)} of {arms} arms no text as it was written, only {what} on the device.{rest}"
+    default = "numbers or labels with noise added to them"
+    form = "rewritten texts, whose words were drawn at random" if texts else default
+    warning = " For the others see the warning, and below." if len(private) < arms else ""
+    return f"In {len(private)} of {arms} arms no text as it was written, only {form} on the device.{warning}"
 
 
 def _paid(private: Sequence[ArmResult], arms: int) -> str:
-    taught, asked = (_range(private, whose, alone=arms == 1) for whose in PAYERS.values())
-    if not (taught or asked):
+    training_range, inference_range = (_range(private, payer_kind, alone=arms == 1) for payer_kind in PAYERS.values())
+    if not (training_range or inference_range):
         return "No arm promises a finite ε for everything that one user has."
-    lines = [f"For everything one user has, with nobody trusted: {taught}."] if taught else []
-    if asked:
-        who = "For all requests of a user at inference" + ", beside that" * bool(taught)
-        lines.append(f"{who}: {asked}.")
-    if rest := arms - len(private):
-        lines.append(f"{count(rest)} of {count(arms)} arms {'promises' if rest == 1 else 'promise'} nothing.")
+    lines = [f"For everything one user has, with nobody trusted: {training_range}."] if training_range else []
+    if inference_range:
+        phrase = "For all requests of a user at inference" + ", beside that" * bool(training_range)
+        lines.append(f"{phrase}: {inference_range}.")
+    if remainder := arms - len(private):
+        lines.append(f"{count(remainder)} of {count(arms)} arms {'promises' if remainder == 1 else 'promise'} nothing.")
     return " ".join(lines)
 
 
@@ -185,14 +187,14 @@ def _range(arms: Sequence[ArmResult], whose: str, *, alone: bool) -> str:
     alone: the report is of one arm, which needs no name.
     """
     prices = [(price, arm) for arm in arms if (price := facts.paid(arm, whose)) is not None]
-    known = sorted(
-        (found for found in prices if is_finite(found[0].epsilon)), key=lambda found: found[0].epsilon or 0.0
+    finite = sorted(
+        (entry for entry in prices if is_finite(entry[0].epsilon)), key=lambda entry: entry[0].epsilon or 0.0
     )
-    if not known:
+    if not finite:
         return ""
     if alone:
-        return f"{known[0][0]}, {_guess(known[0][0])}"
-    ends = known[:1] if known[0][0] == known[-1][0] else (known[0], known[-1])
+        return f"{finite[0][0]}, {_guess(finite[0][0])}"
+    ends = finite[:1] if finite[0][0] == finite[-1][0] else (finite[0], finite[-1])
     return " up to ".join(f"{price} (“{arm.name}”: {_guess(price)})" for price, arm in ends)
 
 
@@ -216,9 +218,9 @@ def _got(runs: Sequence[Finished], private: Sequence[Any]) -> str:
 
 def _strongest(entry: Any) -> str:
     bound = "" if entry["bound"] is None else f", and the theorem allows {share(entry['bound'])}"
-    of = f" ({entry['attribute']})" if entry.get("attribute") else ""
+    attribute = f" ({entry['attribute']})" if entry.get("attribute") else ""
     return (
-        f"{_about(entry)}{of}: success {share(entry['success'])}, where a guess without any release has "
+        f"{_about(entry)}{attribute}: success {share(entry['success'])}, where a guess without any release has "
         f"{share(entry['baseline'])}{bound}"
     )
 
@@ -254,8 +256,8 @@ def _figures(run: Finished) -> list[tuple[Markup, str]]:
 
 def _attack_figures(run: Finished) -> list[tuple[Markup, str]]:
     text = "Success of attacks; numbers are in the table above."
-    drawn = {} if run.attacks is None else drawn_attacks(dict(run.attacks))
-    return [_figure(run, figure, name, text) for name, figure in drawn.items()]
+    figures = {} if run.attacks is None else drawn_attacks(dict(run.attacks))
+    return [_figure(run, figure, name, text) for name, figure in figures.items()]
 
 
 def _figure(run: Finished, figure: Figure, name: str, said: str) -> tuple[Markup, str]:
@@ -265,10 +267,10 @@ def _figure(run: Finished, figure: Figure, name: str, said: str) -> tuple[Markup
 
 def _remarked(run: Finished) -> list[tuple[str, bool]]:
     """Return notes on a run, and whether each is a warning."""
-    warned = remarks([run.results])
-    return [(note, note in warned) for note in notes(dict(run.results))]
+    warnings = remarks([run.results])
+    return [(note, note in warnings) for note in notes(dict(run.results))]
 
 
 def _versions(run: Finished) -> str:
     lines = [f"{name} {version}" for name, version in (run.results.get("versions") or {}).items()]
-    return ", ".join(lines + ([f"models trained on {where}"] if (where := run.results.get("trained_on")) else []))
+    return ", ".join(lines + ([f"models trained on {device}"] if (device := run.results.get("trained_on")) else []))

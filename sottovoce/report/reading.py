@@ -79,8 +79,8 @@ def read(folder: Path | str) -> Finished:
     if results is None:
         raise UserError(f"{folder}: holds no results.json; name the folder of a finished run")
     arms = results.get("arms")
-    whole = {"name", "seed", "way", "classes", "chance"} <= set(results) and isinstance(arms, list)
-    if not whole or not all(isinstance(arm, dict) and "name" in arm and "way" in arm for arm in arms or [None]):
+    complete = {"name", "seed", "way", "classes", "chance"} <= set(results) and isinstance(arms, list)
+    if not complete or not all(isinstance(arm, dict) and "name" in arm and "way" in arm for arm in arms or [None]):
         raise UserError(f"{folder / 'results.json'}: is no result of a run; name the folder of a finished run")
     rungs = [rung for arm in arms or [] for key in ("ladder", "test_ladder") for rung in arm.get(key) or []]
     if not _all_have(rungs, _RUNG):

@@ -73,20 +73,20 @@ def read_study(folder: Path) -> Study:
     result = tables.read(folder)
     if not result.points:
         raise UserError(f"{folder}: the study has no runs")
-    shown = [
+    places = [
         place
         for point in result.points
         for i, place in enumerate(point.folders)
         if not i or any((place / name).is_file() for name in _BESIDE)
     ]
-    return Study(folder, result, [read(place) for place in shown])
+    return Study(folder, result, [read(place) for place in places])
 
 
 def view(study: Study) -> dict[str, Any]:
     """Return its means, figure, remarks, differences and rows for templates/study.html."""
     result = study.found
     headings, *rows = tables.overview(result)
-    drawn = inline(tables.figure(result), result.title, f"study-{sha256(str(study.folder).encode()).hexdigest()[:8]}-")
+    figure = inline(tables.figure(result), result.title, f"study-{sha256(str(study.folder).encode()).hexdigest()[:8]}-")
     return {
         "name": result.name,
         "title": result.title,
@@ -97,7 +97,7 @@ def view(study: Study) -> dict[str, Any]:
         "rows": [[_cell(text) for text in row] for row in rows],
         "remarks": tables.remarked(result.points),
         "conditions": tables.conditions(result.points),
-        "drawn": Markup(drawn),
+        "drawn": Markup(figure),
         "differences": _long(tables.differences(result.points), study.folder / "differences.csv"),
         "tidy": _long(tables.tidy(result), study.folder / "tidy.csv"),
     }
@@ -111,8 +111,8 @@ def told(study: Study) -> dict[str, Any]:
 
 def _long(table: DataFrame, file: Path) -> dict[str, Any]:
     """Return a table, without its rows if they are too many for the page."""
-    shown = records(table) if len(table) <= MOST_ROWS else ()
-    cells = [[_value(value) for value in row.values()] for row in shown]
+    rows = records(table) if len(table) <= MOST_ROWS else ()
+    cells = [[_value(value) for value in row.values()] for row in rows]
     return {"count": len(table), "file": file, "headings": list(table.columns), "rows": cells}
 
 

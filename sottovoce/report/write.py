@@ -75,9 +75,9 @@ def _file(out: Path | str) -> Path:
 
 
 def _written(out: Path, html: str, about: dict[str, Any]) -> list[Path]:
-    told = json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text_of_label = json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     paths = [out, out.with_suffix(".json")]
-    for path, text in zip(paths, (html, told), strict=True):
+    for path, text in zip(paths, (html, text_of_label), strict=True):
         with whole(path) as file:
             file.write(text.encode())
     return paths
@@ -100,7 +100,7 @@ def planned(file: Path | str, overrides: list[str]) -> Finished:
     """
     experiment = load(file, overrides)
     ladders = ladders_of_experiment(experiment, records=None, classes=None)
-    arms = [_line(setup, told).to_dict() for setup, told in zip(experiment.setups, ladders["arms"], strict=True)]
+    arms = [_line(setup, entry).to_dict() for setup, entry in zip(experiment.setups, ladders["arms"], strict=True)]
     results = {
         "name": experiment.name,
         "seed": experiment.seed,
