@@ -72,19 +72,19 @@ def ladder(
     Raises:
         ValueError: The arguments do not fit together. The message is one line.
     """
-    given = (users, records, stages, delta, classes, words, tuple(accept_unprotected), crowd)
+    arguments = (users, records, stages, delta, classes, words, tuple(accept_unprotected), crowd)
     if isinstance(source, str | PathLike) or hasattr(source, "arms"):
-        if given != (None, 1, 1, 1e-6, 2, None, (), None):
+        if arguments != (None, 1, 1, 1e-6, 2, None, (), None):
             raise ValueError("ladder: an experiment states all this itself; change it with load(file, [...])")
         return _of_experiment(source)
-    released = [source] if hasattr(source, "guarantee") else list(source)
+    mechanisms = [source] if hasattr(source, "guarantee") else list(source)
     numbers: dict[str, Any] = {"users": users, "records": records, "stages": stages, "delta": delta}
-    if words is None and not accept_unprotected and not any(isinstance(item, str) for item in released):
-        return Ladder(ladder_of(released, crowd=crowd, **numbers))
+    if words is None and not accept_unprotected and not any(isinstance(item, str) for item in mechanisms):
+        return Ladder(ladder_of(mechanisms, crowd=crowd, **numbers))
     from simulations.analysis.budget import Texts, ladder_of_release
 
     texts = Texts(words, None, accept_unprotected, crowd)
-    return Ladder(ladder_of_release(released, classes=classes, texts=texts, **numbers)[1])
+    return Ladder(ladder_of_release(mechanisms, classes=classes, texts=texts, **numbers)[1])
 
 
 def _of_experiment(source: Any) -> Ladders:
@@ -102,9 +102,9 @@ def _of_experiment(source: Any) -> Ladders:
 
 def _rung(said: Mapping[str, Any]) -> Rung:
     """Return a rung from its JSON-ready form."""
-    own = {key: value for key, value in said.items() if key not in ("rung", "statement", "unprotected")}
-    own |= {key: _number(own[key]) for key in ("epsilon", "worst_case")}
-    return Rung(said["rung"], statement=said["statement"] or "", unprotected=tuple(said["unprotected"]), **own)
+    values = {key: value for key, value in said.items() if key not in ("rung", "statement", "unprotected")}
+    values |= {key: _number(values[key]) for key in ("epsilon", "worst_case")}
+    return Rung(said["rung"], statement=said["statement"] or "", unprotected=tuple(said["unprotected"]), **values)
 
 
 def _number(value: Any) -> float | None:
@@ -112,5 +112,5 @@ def _number(value: Any) -> float | None:
 
 
 def _row(rung: Rung) -> Iterable[Any]:
-    said = rung.to_dict()
-    return [_number(said[name]) if name in ("epsilon", "worst_case") else said[name] for name in COLUMNS]
+    entry = rung.to_dict()
+    return [_number(entry[name]) if name in ("epsilon", "worst_case") else entry[name] for name in COLUMNS]

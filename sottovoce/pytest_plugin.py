@@ -28,8 +28,8 @@ def pytest_configure(config: Any) -> None:
     Raises:
         UsageError: It names no mechanism.
     """
-    named = config.getoption("sottovoce")
-    if not named:
+    names = config.getoption("sottovoce")
+    if not names:
         return
     import pytest
 
@@ -37,10 +37,10 @@ def pytest_configure(config: Any) -> None:
     from sottovoce.contracts.cases import instances
 
     try:
-        for name in named:
+        for name in names:
             list(instances(admit(name)))
     except ValueError as error:
         raise pytest.UsageError(f"--sottovoce {error}") from None
     contracts = str(_CONTRACTS)
-    asked = config.args_source is config.ArgsSource.ARGS  # of other tests, only named files run
-    config.args[:] = [*(config.args if asked else ()), contracts]
+    by_arguments = config.args_source is config.ArgsSource.ARGS  # of other tests, only named files run
+    config.args[:] = [*(config.args if by_arguments else ()), contracts]

@@ -45,5 +45,5 @@ def _usual(name: str) -> Path:
     """Return the folder of the default encoder's words, with the tags that the mechanism needs."""
     from simulations.artifacts.vocabulary import vocabulary_folder
 
-    needs = facts_of(admit(name)).needs
-    return vocabulary_folder(tags=True) if AboutWords.TAGS in needs else vocabulary_folder()
+    requirements = facts_of(admit(name)).needs
+    return vocabulary_folder(tags=True) if AboutWords.TAGS in requirements else vocabulary_folder()

@@ -134,11 +134,11 @@ def simulate(
     Raises:
         UserError: The experiment, its data or `out` cannot be used.
     """
-    given = experiment if hasattr(experiment, "arms") else load(experiment, overrides)
+    study = experiment if hasattr(experiment, "arms") else load(experiment, overrides)
     if seed is not None:
-        given = replace(given, seed=seed)
-    out = Path("runs") / f"{slug(given.name)}-{datetime.now():%Y%m%d-%H%M%S}" if out is None else out
-    return Run(running.simulate(given, out, **how), out)
+        study = replace(study, seed=seed)
+    out = Path("runs") / f"{slug(study.name)}-{datetime.now():%Y%m%d-%H%M%S}" if out is None else out
+    return Run(running.simulate(study, out, **how), out)
 
 
 def resume(out: Path | str, **how: Any) -> Run:

@@ -41,13 +41,13 @@ def instances(kind: type[Any]) -> Iterator[tuple[str, Any]]:
     Raises:
         ValueError: A parameter has neither a default nor declared values. The message is one line.
     """
-    declared = tried(kind, VOCABULARY)
-    for values in itertools.product(*declared.values()):
-        given = dict(zip(declared, values, strict=True))
-        shown = ["words" if value is VOCABULARY else str(value) for value in values]
-        given.pop("vocabulary", None)
-        named = [kind.name] if find(kind.name) is kind else [kind.name, kind.channel]
-        yield "-".join([*named, *shown]), instance(kind, given, VOCABULARY)
+    choices = tried(kind, VOCABULARY)
+    for values in itertools.product(*choices.values()):
+        arguments = dict(zip(choices, values, strict=True))
+        labels = ["words" if value is VOCABULARY else str(value) for value in values]
+        arguments.pop("vocabulary", None)
+        name_parts = [kind.name] if find(kind.name) is kind else [kind.name, kind.channel]
+        yield "-".join([*name_parts, *labels]), instance(kind, arguments, VOCABULARY)
 
 
 def of_words(mechanism: Any) -> bool:
@@ -97,9 +97,9 @@ def made_up_scores(mechanism: Any, n: int, seed: int) -> Callable[..., Array]:
     table = np.random.default_rng(seed).normal(size=(64, 14, len(mechanism.vocabulary)))
 
     def scores(positions: Array, words: Array, rows: Array) -> Array:
-        before = np.where(positions > 0, words[rows, np.maximum(positions - 1, 0)], NOTHING)
-        chosen: Array = table[positions % 64, before]
-        return chosen
+        predecessors = np.where(positions > 0, words[rows, np.maximum(positions - 1, 0)], NOTHING)
+        result: Array = table[positions % 64, predecessors]
+        return result
 
     return scores
 
