@@ -41,18 +41,20 @@ def manifest() -> dict[str, Any]:
 
 def environment(name: str, requirements: list[str]) -> None:
     """Make an environment, unless there is one of these requirements."""
-    folder, wanted = ENVIRONMENTS / name, "\n".join(requirements) + "\n"
-    made = folder / "made-of.txt"
-    if made.is_file() and made.read_text() == wanted:
+    folder, text = ENVIRONMENTS / name, "\n".join(requirements) + "\n"
+    stamp = folder / "made-of.txt"
+    if stamp.is_file() and stamp.read_text() == text:
         return
     print(f"making the environment {name} ...", file=sys.stderr)
     venv.create(folder, with_pip=True, clear=True)
-    alone = [each.removesuffix(ALONE) for each in requirements if each.endswith(ALONE)]
+    single_packages = [requirement.removesuffix(ALONE) for requirement in requirements if requirement.endswith(ALONE)]
     install = [folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
-    subprocess.run([*install, *(each for each in requirements if not each.endswith(ALONE))], check=True)
-    if alone:
-        subprocess.run([*install, "--no-deps", *alone], check=True)
-    made.write_text(wanted)
+    subprocess.run(
+        [*install, *(requirement for requirement in requirements if not requirement.endswith(ALONE))], check=True
+    )
+    if single_packages:
+        subprocess.run([*install, "--no-deps", *single_packages], check=True)
+    stamp.write_text(text)
 
 
 def audited(row: dict[str, Any], seed: int) -> str:
@@ -67,9 +69,9 @@ def audited(row: dict[str, Any], seed: int) -> str:
         return line
     clearest = max(results["certificates"], key=lambda c: c["measured"].get("delta", 0.0) - c["claimed"]["delta"])
     with tempfile.TemporaryDirectory() as folder:
-        kept = Path(folder) / "certificate.json"
-        kept.write_text(json.dumps(clearest), encoding="utf-8")
-        confirmed = verify(kept, seed=seed + 1000, timeout=TIMEOUT)["confirmed"]
+        file = Path(folder) / "certificate.json"
+        file.write_text(json.dumps(clearest), encoding="utf-8")
+        confirmed = verify(file, seed=seed + 1000, timeout=TIMEOUT)["confirmed"]
     return f"{line}, {'confirmed' if confirmed else 'not confirmed'} on new draws"
 
 
@@ -78,15 +80,15 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="NAME", help="this row alone; may be repeated")
     parser.add_argument("--seed", type=int, default=1)
-    options, given = parser.parse_args(words), manifest()
-    rows = {row["name"]: row for row in given["row"]}
-    if unknown := [name for name in options.only or () if name not in rows]:
-        parser.error(f"no row {unknown[0]}; audits/gallery.toml has the names")
+    options, gallery = parser.parse_args(words), manifest()
+    rows = {row["name"]: row for row in gallery["row"]}
+    if strangers := [name for name in options.only or () if name not in rows]:
+        parser.error(f"no row {strangers[0]}; audits/gallery.toml has the names")
     os.chdir(ROOT)
     failed = 0
     for name in options.only or rows:
         row = rows[name]
-        environment(row["environment"], given["environment"][row["environment"]])
+        environment(row["environment"], gallery["environment"][row["environment"]])
         try:
             print(audited(row, options.seed), flush=True)
         except UserError as error:  # the others are no worse for it

@@ -151,15 +151,15 @@ def rewritten(text: str, words: Sequence[str], vectors: np.ndarray, epsilon: flo
     vocabulary = Vocabulary(tuple(words), vectors)
     mechanism = SanText(epsilon, vocabulary)
     ids = np.array([words.index(word) if word in words else vocabulary.unknown for word in words_of(text)])
-    out = mechanism.sample(ids, rng=np.random.default_rng(seed))  # a device draws from its secure generator
-    return " ".join(words[i] for i in out), len(ids) * mechanism.guarantee.worst_case()
+    draws = mechanism.sample(ids, rng=np.random.default_rng(seed))  # a device draws from its secure generator
+    return " ".join(words[i] for i in draws), len(ids) * mechanism.guarantee.worst_case()
 
 
 def main() -> None:
     """Train one model, and print what it learnt and what each user paid."""
     split = builtin(public=PUBLIC, train=USERS, test=TESTS, seed=SEED)
-    none = Corpus((), np.zeros(0, np.int64), split.public.classes)
-    encoder = Encoder(encoder_folder(EncoderConfig(), none, batch_size=32, seed=SEED))
+    no_texts = Corpus((), np.zeros(0, np.int64), split.public.classes)
+    encoder = Encoder(encoder_folder(EncoderConfig(), no_texts, batch_size=32, seed=SEED))
     public, train, test = (encoder.encode(part.texts) for part in (split.public, split.train, split.test))
 
     frame, mechanism, ledger = Frame.of(public), PrivUnit(FEATURES + 1, EPSILON), Ledger(TOTAL)

@@ -75,7 +75,9 @@ def _rooms(package: str, names: list[str]) -> list[Room]:
     """Those of one floor: a room for each folder, and one for all single files."""
     single = [name for name in names if (ROOT / package / f"{name}.py").is_file()]
     rooms = [[name] for name in names if name not in single] + ([single] if single else [])
-    return [Room(package, tuple(sorted(each)), sum(_lines(ROOT / package / name) for name in each)) for each in rooms]
+    return [
+        Room(package, tuple(sorted(group)), sum(_lines(ROOT / package / name) for name in group)) for group in rooms
+    ]
 
 
 def _lines(module: Path) -> int:
@@ -87,10 +89,10 @@ def storeys() -> list[list[Room]]:
     """All floors of the house; packages of one row share theirs, and stand on the same ground."""
     house: list[list[Room]] = []
     for row in HOUSE:
-        each = [floors(package) for package in row]
-        high = max(map(len, each))
-        padded = [[[]] * (high - len(rooms)) + rooms for rooms in each]
-        house += [[room for floor in level for room in floor] for level in zip(*padded, strict=True)]
+        columns = [floors(package) for package in row]
+        high = max(map(len, columns))
+        levels = [[[]] * (high - len(rooms)) + rooms for rooms in columns]
+        house += [[room for floor in level for room in floor] for level in zip(*levels, strict=True)]
     return house
 
 
@@ -98,25 +100,28 @@ def arrows(house: list[list[Room]], known: Imports) -> dict[Room, set[Room]]:
     """Which rooms import which; what follows from other arrows is left out. ValueError where one points up."""
     rooms = {f"{room.package}.{name}": room for floor in house for room in floor for name in room.names}
     storey = {room: i for i, floor in enumerate(house) for room in floor}
-    to: dict[Room, set[Room]] = {room: set() for room in storey}
-    for name, others in known.items():
-        to[rooms[name]] |= {rooms[other] for other in others} - {rooms[name]}
-    reached: dict[Room, set[Room]] = {}
+    edges: dict[Room, set[Room]] = {room: set() for room in storey}
+    for name, modules in known.items():
+        edges[rooms[name]] |= {rooms[other] for other in modules} - {rooms[name]}
+    reach: dict[Room, set[Room]] = {}
     for room in sorted(storey, key=storey.__getitem__, reverse=True):
-        for other in to[room]:
+        for other in edges[room]:
             if storey[other] <= storey[room]:
                 raise ValueError(f"{', '.join(room.names)} imports {', '.join(other.names)}, which is not below it")
-        reached[room] = set().union(to[room], *(reached[other] for other in to[room]))
-    return {room: {o for o in others if not any(o in reached[p] for p in others)} for room, others in to.items()}
+        reach[room] = set().union(edges[room], *(reach[other] for other in edges[room]))
+    return {
+        room: {o for o in neighbours if not any(o in reach[p] for p in neighbours)}
+        for room, neighbours in edges.items()
+    }
 
 
 def words(known: Imports) -> str:
     """The house in words, but for the numbers of lines: a line for each room, with the rooms that it imports."""
     house = storeys()
-    to = arrows(house, known)
+    edges = arrows(house, known)
     return "\n".join(
         f"{room.package}: {', '.join(room.names)} -> "
-        + "; ".join(sorted(f"{o.package}: {', '.join(o.names)}" for o in to[room]))
+        + "; ".join(sorted(f"{o.package}: {', '.join(o.names)}" for o in edges[room]))
         for floor in house
         for room in floor
     )
@@ -131,20 +136,23 @@ def places(house: list[list[Room]], to: dict[Room, set[Room]]) -> dict[Room, tup
         for floor in (floor for floor in house if any(room.package in row for room in floor)):
             height += FLOOR
             for i, package in enumerate(row):
-                own = [room for room in floor if room.package == package]
-                above = {room: [middles[a][0] for a, others in to.items() if room in others] for room in own}
-                own.sort(key=lambda room: fmean(above[room] or [WIDTH]))
-                aside = 0.2 * (-1) ** house.index(floor) * (len(own) % 2)  # arrows that pass a floor pass beside it
-                for j, room in enumerate(own):
-                    middles[room] = WIDTH / len(row) * (i + (j + 1 + aside) / (len(own) + 1)), height - FLOOR / 2
+                group = [room for room in floor if room.package == package]
+                anchors = {room: [middles[a][0] for a, targets in to.items() if room in targets] for room in group}
+                group.sort(key=lambda room: fmean(anchors[room] or [WIDTH]))
+                offset = 0.2 * (-1) ** house.index(floor) * (len(group) % 2)  # arrows that pass a floor pass beside it
+                for j, room in enumerate(group):
+                    middles[room] = (
+                        WIDTH / len(row) * (i + (j + 1 + offset) / (len(group) + 1)),
+                        height - FLOOR / 2,
+                    )
     return middles
 
 
 def draw(known: Imports) -> Figure:
     """The figure: boxes on floors, and behind them arrows in the colour of what is imported."""
     house = storeys()
-    to = arrows(house, known)
-    place = places(house, to)
+    edges = arrows(house, known)
+    place = places(house, edges)
     bottom = max(y for _, y in place.values()) + FLOOR / 2
     matplotlib.rcParams["svg.hashsalt"] = "house"  # the same picture is the same file
     figure = Figure(figsize=(WIDTH, bottom))
@@ -168,7 +176,7 @@ def draw(known: Imports) -> Figure:
             zorder=3,
             bbox={"boxstyle": "round,pad=0.4", "facecolor": "white", "edgecolor": COLOURS[room.package]},
         )
-        for other in sorted(to[room], key=place.__getitem__):
+        for other in sorted(edges[room], key=place.__getitem__):
             to_x, to_y = place[other]
             bend = 0.12 * (1 if to_x > x else -1) * (to_y - y > 1.5 * FLOOR)
             axes.annotate(
@@ -188,11 +196,11 @@ def draw(known: Imports) -> Figure:
 
 
 def main(arguments: list[str]) -> None:
-    out = Path(arguments[0]) if arguments else PICTURE
-    known = imports()
-    about = {"Description": words(known), "Date": None} if out.suffix == ".svg" else None
-    draw(known).savefig(out, metadata=about, dpi=200)
-    print(out)
+    path = Path(arguments[0]) if arguments else PICTURE
+    graph = imports()
+    metadata = {"Description": words(graph), "Date": None} if path.suffix == ".svg" else None
+    draw(graph).savefig(path, metadata=metadata, dpi=200)
+    print(path)
 
 
 if __name__ == "__main__":

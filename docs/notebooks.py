@@ -28,14 +28,14 @@ def run(notebook: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
             continue
         body = ast.parse("".join(cell["source"])).body
         last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
+        stdout = io.StringIO()
+        with contextlib.redirect_stdout(stdout):
             exec(compile(ast.Module(body, []), "<cell>", "exec"), names)
             if isinstance(last, ast.Expr):
                 value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
                 if value is not None:
                     print(value if isinstance(value, str) else repr(value))
-        yield cell, printed.getvalue()
+        yield cell, stdout.getvalue()
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def load(path: Path) -> dict[str, Any]:
 
 def output(cell: dict[str, Any]) -> str:
     """What a cell said when it was last run."""
-    return "".join(line for each in cell["outputs"] for line in each["text"])
+    return "".join(line for entry in cell["outputs"] for line in entry["text"])
 
 
 def page(path: Path) -> Iterator[str]:
@@ -60,7 +60,7 @@ def page(path: Path) -> Iterator[str]:
 @contextlib.contextmanager
 def empty_folder() -> Iterator[None]:
     """A new folder to work in, whose modules can be imported."""
-    before = Path.cwd()
+    cwd = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         sys.path.insert(0, folder)
@@ -68,15 +68,15 @@ def empty_folder() -> Iterator[None]:
             yield
         finally:
             sys.path.remove(folder)
-            os.chdir(before)
+            os.chdir(cwd)
 
 
 def main(files: list[str]) -> None:
     for path in [Path(file).resolve() for file in files] or sorted(NOTEBOOKS.glob("*.ipynb")):
         notebook = load(path)
         with empty_folder():
-            for number, (cell, printed) in enumerate(run(notebook), 1):
-                text = printed.splitlines(keepends=True)
+            for number, (cell, stdout) in enumerate(run(notebook), 1):
+                text = stdout.splitlines(keepends=True)
                 cell["outputs"] = [{"output_type": "stream", "name": "stdout", "text": text}] if text else []
                 cell["execution_count"] = number
         path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

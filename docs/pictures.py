@@ -40,8 +40,8 @@ def keep(browser: Browser, name: str, height: int) -> None:
 
 def explore() -> None:
     """Draw the explore page after a point on a sphere has left."""
-    with explorer() as shown, tempfile.TemporaryDirectory() as profile, serving(shown) as address:
-        shown.loading.world()
+    with explorer() as page, tempfile.TemporaryDirectory() as profile, serving(page) as address:
+        page.loading.world()
         with chromium(Path(profile)) as browser:
             browser.theme("light")
             browser.width(1280)

@@ -66,12 +66,12 @@ def replaced(page: str, name: str, rows: Sequence[str]) -> str:
     Raises:
         ValueError: The page has no such table.
     """
-    above, separator, below = page.partition(f"{marker(name)}\n\n|")
+    head, separator, below = page.partition(f"{marker(name)}\n\n|")
     if not separator:
         raise ValueError(f"the page has no table below {marker(name)}")
-    rest = below.split("\n")
-    end = next((i for i, line in enumerate(rest) if i and not line.startswith("|")), len(rest))
-    return "\n".join([f"{above}{marker(name)}\n", *rows, *rest[end:]])
+    tail = below.split("\n")
+    end = next((i for i, line in enumerate(tail) if i and not line.startswith("|")), len(tail))
+    return "\n".join([f"{head}{marker(name)}\n", *rows, *tail[end:]])
 
 
 def lines(table: Table, sweeps: Sequence[Mapping[tuple[str, str], float]]) -> list[str]:
@@ -104,22 +104,22 @@ def run(table: Table, out: Path, data: Path) -> list[Sweep]:
     """Run or complete the sweeps of a table, and return them."""
     from sottovoce import sweep
 
-    finished = []
+    sweeps = []
     for number, entry in enumerate(table.sweeps):
         file = out / f"{table.name}-{number}.toml"
         name, seeds = f"{table.name}-{number}", entry.get("seeds", [1, 2, 3, 4, 5])
         file.write_text(f'name = "{name}"\nexperiment = "{entry["experiment"]}"\nseeds = {seeds}\n', encoding="utf-8")
         path = [f"data.path={data / entry['data']}"] if "data" in entry else []
-        finished.append(sweep(file, out / name, overrides=[*path, *entry.get("set", ())]))
-    return finished
+        sweeps.append(sweep(file, out / name, overrides=[*path, *entry.get("set", ())]))
+    return sweeps
 
 
 def make(table: Table, *, pages: Path, out: Path, data: Path) -> None:
     """Run the sweeps of a table, put it into its page, and draw its figure."""
     out.mkdir(parents=True, exist_ok=True)
     sweeps, means = run(table, out, data), []
-    for finished in sweeps:
-        rows = finished.table.query("metric == 'accuracy'")
+    for result in sweeps:
+        rows = result.table.query("metric == 'accuracy'")
         means.append({(row["arm"], row["split"]): row["mean"] for row in rows.to_dict("records")})
         errors = rows[["error", "error_by_text"]].max()
         print(f"{table.name}: errors at most {errors['error']:.3f} over seeds, {errors['error_by_text']:.3f} by text")
@@ -140,15 +140,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", action="append", metavar="NAME", help="this table; may be repeated")
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder that holds sst2, cr and agnews")
     parser.add_argument("--out", type=Path, default=HERE.parent / "runs" / "results", help="folder of the sweeps")
-    given, tables, failed = parser.parse_args(arguments), manifest(), 0
-    if unknown := [name for name in given.only or () if name not in tables]:
-        parser.error(f"no table {unknown[0]}; known are {', '.join(tables)}")
-    for table in (tables[name] for name in given.only or tables):
+    options, tables, failed = parser.parse_args(arguments), manifest(), 0
+    if strangers := [name for name in options.only or () if name not in tables]:
+        parser.error(f"no table {strangers[0]}; known are {', '.join(tables)}")
+    for table in (tables[name] for name in options.only or tables):
         if table.hand:
             print(f"{table.name}: by hand: {table.hand}")
             continue
         try:
-            make(table, pages=HERE, out=given.out, data=given.data)
+            make(table, pages=HERE, out=options.out, data=options.data)
         except (ValueError, OSError) as error:
             print(f"{table.name}: {error}", file=sys.stderr)
             failed = 1

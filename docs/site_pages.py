@@ -53,16 +53,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     from simulations.experiment.schema import page as keys
     from simulations.experiment.schema import schema
 
-    made = {to: (ROOT / name).read_text(encoding="utf-8") for name, to in OUTSIDE.items()}
-    made[EXPERIMENTS] = "\n".join(experiments())
+    pages = {target: (ROOT / name).read_text(encoding="utf-8") for name, target in OUTSIDE.items()}
+    pages[EXPERIMENTS] = "\n".join(experiments())
     sys.path.insert(0, str(ROOT / "docs"))
     from notebooks import NOTEBOOKS, page
 
-    made |= {f"{path.stem}.md": "\n".join(page(path)) for path in NOTEBOOKS.glob("*.ipynb")}
-    made[REFERENCE] = "\n".join(reference())
-    made[KEYS] = keys()
-    made[COMMANDS] = "\n".join(commands())
-    for name, content in made.items():
+    pages |= {f"{path.stem}.md": "\n".join(page(path)) for path in NOTEBOOKS.glob("*.ipynb")}
+    pages[REFERENCE] = "\n".join(reference())
+    pages[KEYS] = keys()
+    pages[COMMANDS] = "\n".join(commands())
+    for name, content in pages.items():
         files.append(File.generated(config, name, content=content))
     content = json.dumps(schema(), indent=1, ensure_ascii=False)
     files.append(File.generated(config, "experiment.schema.json", content=content))
@@ -71,7 +71,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
     """Links between pages as the site has them: those of the repository work where the repository is read."""
-    return _LINK.sub(lambda found: found[1] + moved(found[2], page.file.src_uri) + found[3], markdown)
+    return _LINK.sub(lambda match: match[1] + moved(match[2], page.file.src_uri) + match[3], markdown)
 
 
 def moved(link: str, page: str) -> str:
@@ -84,12 +84,12 @@ def moved(link: str, page: str) -> str:
     if "://" in link or link.startswith("#"):
         return link
     file, mark, place = link.partition("#")
-    source = next((name for name, to in OUTSIDE.items() if to == page), f"docs/{page}")
-    there = posixpath.normpath(posixpath.join(posixpath.dirname(source), file))
-    there = ELSEWHERE.get(there, OUTSIDE.get(there, there)).removeprefix("docs/")
-    if there.startswith("notebooks/"):
-        there = there.removeprefix("notebooks/").replace(".ipynb", ".md")
-    return posixpath.relpath(there, posixpath.dirname(page) or ".") + mark + place
+    source = next((name for name, destination in OUTSIDE.items() if destination == page), f"docs/{page}")
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(source), file))
+    target = ELSEWHERE.get(target, OUTSIDE.get(target, target)).removeprefix("docs/")
+    if target.startswith("notebooks/"):
+        target = target.removeprefix("notebooks/").replace(".ipynb", ".md")
+    return posixpath.relpath(target, posixpath.dirname(page) or ".") + mark + place
 
 
 def experiments() -> Iterator[str]:
@@ -124,14 +124,14 @@ def commands() -> Iterator[str]:
 
 
 def _command(command: Any, name: str) -> Iterator[str]:
-    inner = {key: each for key, each in getattr(command, "commands", {}).items() if not each.hidden}
+    inner = {key: entry for key, entry in getattr(command, "commands", {}).items() if not entry.hidden}
     if not inner:
         yield f"## {name}\n\n{command.help or ''}\n"
         yield "| option | meaning |\n| --- | --- |"
-        for each in command.params:
-            called = ", ".join(f"`{text}`" for text in each.opts) if each.param_type_name == "option" else None
-            said = " ".join((getattr(each, "help", None) or "").split()).replace("|", "\\|")
-            yield f"| {called or f'`{each.make_metavar(click.Context(command))}`'} | {said} |"
+        for entry in command.params:
+            names = ", ".join(f"`{text}`" for text in entry.opts) if entry.param_type_name == "option" else None
+            meaning = " ".join((getattr(entry, "help", None) or "").split()).replace("|", "\\|")
+            yield f"| {names or f'`{entry.make_metavar(click.Context(command))}`'} | {meaning} |"
         yield ""
-    for key, each in inner.items():
-        yield from _command(each, f"{name} {key}")
+    for key, entry in inner.items():
+        yield from _command(entry, f"{name} {key}")
