@@ -49,8 +49,8 @@ def draw(
         values,
         Lent(
             rng=lambda: rows(users, records),
-            texts=lambda mechanism, each: texts.draw(
-                mechanism, each, users, records, streams=streams, stage=stage, step=step, masked_lm=masked_lm
+            texts=lambda mechanism, batch: texts.draw(
+                mechanism, batch, users, records, streams=streams, stage=stage, step=step, masked_lm=masked_lm
             ),
             released=released,
         ),

@@ -272,7 +272,7 @@ class States(torch.nn.Module):
 def _only_at(model: Any, positions: torch.Tensor) -> Iterator[None]:
     """Limit the model's logits to one position of each row, (n, 1, pieces): the output layer is much of the work."""
     hook = model.get_output_embeddings().register_forward_pre_hook(
-        lambda module, given: (given[0][torch.arange(given[0].shape[0]), positions].unsqueeze(1),)
+        lambda module, inputs: (inputs[0][torch.arange(inputs[0].shape[0]), positions].unsqueeze(1),)
     )
     try:
         yield

@@ -162,7 +162,7 @@ def _records(rows: list[LedgerRow], policy: Policy) -> list[dict[str, Any]]:
         costs = by_record.setdefault((row.user, None if row.of_all else row.record), {})
         costs[row.channel] = costs.get(row.channel, 0.0) + policy.cost(row.guarantee).epsilon
     listed = [{"user": user, "record": record, "channels": costs} for (user, record), costs in by_record.items()]
-    return sorted(listed, key=lambda one: -sum(one["channels"].values()))
+    return sorted(listed, key=lambda row: -sum(row["channels"].values()))
 
 
 def _cost_lines(statement: dict[str, Any]) -> list[str]:

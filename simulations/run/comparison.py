@@ -100,7 +100,7 @@ def conclusion(results: Results) -> str:
     least, what = max(guesses)
     lines = [
         f"{share(arm.accuracy_clean_test)}{_error(arm.accuracy_clean_test_se)} at ε = {cell(price)}"
-        for _, arm, price in sorted(taught, key=lambda each: each[0])
+        for _, arm, price in sorted(taught, key=lambda entry: entry[0])
     ]
     return f"Without users the best guess is right {least:.3f} of the time ({what}); with them {', '.join(lines)}."
 
