@@ -190,8 +190,8 @@ def _resume(out: str, ray_address: str | None, as_json: bool, track: Sequence[st
     from simulations.run import track as tracking
 
     trackers = [tracking.tracker(target) for target in track]
-    if trackers and (finished := Path(out) / "results.json").is_file():
-        tracking.track(trackers, json.loads(finished.read_text(encoding="utf-8")))
+    if trackers and (results_file := Path(out) / "results.json").is_file():
+        tracking.track(trackers, json.loads(results_file.read_text(encoding="utf-8")))
         return print(f"{out}: exported to {len(trackers)} tracker{'s' * (len(trackers) > 1)}")
     from simulations.run.simulate import resume
 
@@ -214,14 +214,14 @@ def _show(results: dict[str, Any], out: str, as_json: bool, trackers: Sequence[T
 def _stdout_is_stderr() -> Iterator[None]:
     """Send output of libraries and their workers to stderr during a run: stdout is for results."""
     sys.stdout.flush()
-    saved = os.dup(1)
+    descriptor = os.dup(1)
     os.dup2(2, 1)
     try:
         with redirect_stdout(sys.stderr):
             yield
     finally:
-        os.dup2(saved, 1)
-        os.close(saved)
+        os.dup2(descriptor, 1)
+        os.close(descriptor)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -272,12 +272,12 @@ def _stream(
         _say(f"--seed {seed}: the output is reproducible, and not private: whoever knows the seed knows the noise")
     streams = None if seed is None else SimulationStreams(seed)
     stdin = BytesIO() if in_ is not None else standard_input("name a file with --in")
-    at_once = 1 if in_ is None and sys.stdin.isatty() else rewriter.batch_size
+    block_rows = 1 if in_ is None and sys.stdin.isatty() else rewriter.batch_size
     sample: list[str] = []  # of which words are outside the vocabulary
     rows = tokens = 0
     start = last_time = time.monotonic()
     others: tuple[str, ...] = ()
-    for block in blocks(in_, stdin, columns, at_once):
+    for block in blocks(in_, stdin, columns, block_rows):
         if block.others != others:
             others = block.others
             _say(f"passed through unchanged, without any protection: {', '.join(map(plain_name, others))}")

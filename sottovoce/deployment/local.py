@@ -168,7 +168,7 @@ def folder_of(out: Path) -> Iterator[Path]:
     """Make the deployment's folder, for its owner alone; remove it if the context fails before any party starts."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: is there already and not an empty folder; name another one")
-    created = [p for p in (out, *out.parents) if not p.exists()]
+    folders = [p for p in (out, *out.parents) if not p.exists()]
     try:
         out.mkdir(mode=0o700, parents=True, exist_ok=True)
         out.chmod(0o700)  # one that is there
@@ -181,7 +181,7 @@ def folder_of(out: Path) -> Iterator[Path]:
         if not (out / COMMANDS).exists():
             for entry in list(out.iterdir()):
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            for place in created:
+            for place in folders:
                 if place.exists() and not any(place.iterdir()):
                     place.rmdir()
         raise
@@ -280,12 +280,12 @@ class _Deployment:
 
     def _start_nodes(self) -> None:
         """Register the devices' keys, sign each device's users as the enrolment authority, and start the devices."""
-        enrolled = {}
+        entries = {}
         for i in range(self.nodes):
             number = superlink.register(self.superlink, self.ca / "ca.pem", self._node(i) / "node.pub")
             key = read_key(self._node(i) / DEVICE_PUBLIC).hex()
-            enrolled[str(number)] = {"key": key, "users": self.users[i]}
-        tokens = enrolment.tokens(enrolled, read_key(self.folder / "enrolment" / "sign.key"))
+            entries[str(number)] = {"key": key, "users": self.users[i]}
+        tokens = enrolment.tokens(entries, read_key(self.folder / "enrolment" / "sign.key"))
         (self.folder / "shuffler" / "enrolment.jsonl").write_text(tokens, encoding="utf-8")
         for i in range(self.nodes):
             self.parties.start(

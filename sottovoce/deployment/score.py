@@ -65,7 +65,7 @@ def _scored(arm: str, prepared: Prepared, *, server: Path, origins: Path) -> tup
         except (OSError, ValueError, IndexError):
             raise UserError(f"--origins {path}: does not say whose the rows of the stage's batch are") from None
         origin = Origin(owners[:, 0], owners[:, 1])
-    answers_sent, unknown = sanitized(records, guesses, origin)
+    answer_rows, unknown = sanitized(records, guesses, origin)
     if unknown:
         dropped["test: unknown record"] = unknown
     model = server / "models" / slug(arm)
@@ -76,7 +76,7 @@ def _scored(arm: str, prepared: Prepared, *, server: Path, origins: Path) -> tup
             f"{', '.join(prepared.public.classes)}, in these orders; score it with the data that it was made for"
         )
     clean = classify(model, prepared.public, records.test.texts)
-    answers = Answers(answers_sent, on_device(records, clean))
+    answers = Answers(answer_rows, on_device(records, clean))
     guess_counts = {"sanitized": guessed(records, guesses), "on_device": guessed(records, clean)}
     result = replace(
         result.scored(score(answers.sanitized), score(answers.device)), dropped=dropped, guessed=guess_counts

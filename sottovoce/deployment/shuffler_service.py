@@ -84,8 +84,8 @@ def application(rounds: Rounds, on_opened: Callable[[], object]) -> Starlette:
         if batch is None:
             return _NO_STAGE
         if batch.state == OPEN:
-            answered = rounds.answered(batch.name)
-            return JSONResponse({"asked": rounds.nodes, "answered": answered, "users": batch.users}, 202)
+            count = rounds.answered(batch.name)
+            return JSONResponse({"asked": rounds.nodes, "answered": count, "users": batch.users}, 202)
         size = sum(len(piece) for piece in store.pieces(batch.name))  # checks the whole batch before any of it is sent
         header = {
             "batch": batch.identity,

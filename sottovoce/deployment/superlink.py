@@ -253,9 +253,9 @@ def ask(
     replies: dict[int, tuple[Any, Any, float]] = {}  # replies that nodes may still be sending, by the node
     while attempts.together or attempts.alone or replies or backoffs:
         for group in attempts.groups():
-            announced = _announced(grid, group)
-            if announced is not None:
-                for announcement, tree in announced:
+            announcements = _announced(grid, group)
+            if announcements is not None:
+                for announcement, tree in announcements:
                     if (result := attempts.take(announcement.metadata.reply_to_message_id, group)) is not None:
                         replies[result] = announcement, tree, time.monotonic() + _PATIENCE
             elif group[0] in attempts.alone:

@@ -71,10 +71,10 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
         UserError: The run's data or models are missing. The message is one line.
     """
     try:
-        attacked = _Membership.opened(target)
+        attack = _Membership.opened(target)
     except Skipped as why:
         return [], [f"{name} on {target.arm.name}: {why}" for name in names]
-    return collect(names, lambda name: [attacked.result(name)], on=target.arm.name)
+    return collect(names, lambda name: [attack.result(name)], on=target.arm.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,9 +100,9 @@ class _Membership:
             raise Skipped("nothing is released: its server has every text")
         from sottovoce.adversary.attacks.shadow_models import AttackedRecords, model_of
 
-        delivered = delivered_to(target)
+        delivery = delivered_to(target)
         run_data = prepared(target.run)
-        member_rows = np.arange(len(run_data.held.train)) if delivered is None else delivered.rows(run_data.held)
+        member_rows = np.arange(len(run_data.held.train)) if delivery is None else delivery.rows(run_data.held)
         member_records, nonmembers, rng = members_and_others(target, run_data.held, member_rows)
         order = rng.permutation(2 * len(member_records))
         members = order < len(member_records)
@@ -115,7 +115,7 @@ class _Membership:
             model = model_of(target, run_data.public, records)
         except ValueError as error:
             raise UserError(f'{target.run}: arm "{arm.name}": {error}') from error
-        return cls(target, run_data.public, model, members, delivered)
+        return cls(target, run_data.public, model, members, delivery)
 
     def result(self, name: str) -> Result:
         """Return one attack's result; raise Skipped if it does not apply."""
@@ -203,8 +203,8 @@ class _Membership:
             if not number or number % max(1, count // 8) == 0:
                 log.info(f"{self.target.arm.name}: shadow model {number + 1} of {count}")
             with prefixed(None):  # one line a model is enough
-                outputs_of_model, text_count = self.model.shadow(row, number)
-            outputs.append(outputs_of_model)
+                log_probs, text_count = self.model.shadow(row, number)
+            outputs.append(log_probs)
             texts.append(text_count)
         return members, outputs, min(texts)
 

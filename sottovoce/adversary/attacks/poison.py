@@ -58,8 +58,8 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
     why = _left_out(target)
     if why is not None:
         return [], [f"{name} on {target.arm.name}: {why}" for name in names]
-    attacked = _Attacked(target)
-    return collect(names, attacked.results, on=target.arm.name)
+    attack = _Attacked(target)
+    return collect(names, attack.results, on=target.arm.name)
 
 
 def _left_out(target: Target) -> str | None:
@@ -281,8 +281,8 @@ class _Lies:
         """Return a wrong class for each liar's text, by the model of honest users."""
         public, classes = self.attacked.ready.public, len(self.attacked.ready.public.classes)
         rows = sorted(set(self._chosen.tolist()))
-        guessed = self.attacked.honest.classify([public.texts[i] for i in rows])
-        return (guessed[np.searchsorted(rows, self._chosen)] + 1) % classes
+        guesses = self.attacked.honest.classify([public.texts[i] for i in rows])
+        return (guesses[np.searchsorted(rows, self._chosen)] + 1) % classes
 
     def _texts(self, question: EmbeddingQuestion | TextQuestion) -> NDArray[Any]:
         """Return public texts: embeddings without noise; texts by the protocol."""

@@ -86,8 +86,8 @@ def run(attack: Attack) -> dict[str, Any]:
     nodes = [load_node(path.parent) for path in sorted(attack.run.glob(f"nodes/*/{NODE}"))]
     if not nodes and study.training.protocol.private:
         raise UserError(f"{attack.run}: holds no releases: it has no nodes; run an experiment first")
-    unchanged = (arm.name for arm in study.arms if arm.reference and arm.way is None and _unchanged(arm.text))
-    clear_arm = next(unchanged, None)
+    clear_arms = (arm.name for arm in study.arms if arm.reference and arm.way is None and _unchanged(arm.text))
+    clear_arm = next(clear_arms, None)
     entries: list[dict[str, Any]] = []
     skipped: list[str] = []
     refused: list[str] = []

@@ -131,13 +131,13 @@ def words(guesses: NDArray[np.bool_], truth: NDArray[np.bool_], beyond: IntArray
         truth: Truth (n, V).
         beyond: Number of other true words in each text, (n,), which no attack could guess.
     """
-    hits, guessed = (guesses & truth).sum(axis=1), guesses.sum(axis=1)
+    hits, guess_sizes = (guesses & truth).sum(axis=1), guesses.sum(axis=1)
     truth_sizes = truth.sum(axis=1) + beyond
-    f1 = 2 * hits.sum() / max(1, guessed.sum() + truth_sizes.sum())
-    residuals, sizes = 2 * hits - f1 * (guessed + truth_sizes), guessed + truth_sizes
+    f1 = 2 * hits.sum() / max(1, guess_sizes.sum() + truth_sizes.sum())
+    residuals, sizes = 2 * hits - f1 * (guess_sizes + truth_sizes), guess_sizes + truth_sizes
     error = float(math.sqrt((residuals**2).sum()) / max(1, sizes.sum()))
     return Words(
-        float(hits.sum() / max(1, guessed.sum())),
+        float(hits.sum() / max(1, guess_sizes.sum())),
         float(hits.sum() / max(1, truth_sizes.sum())),
         Rate(float(f1), error, len(sizes), min(_SHARES, float(sizes.mean() / max(1, sizes.max())) or 1.0)),
     )

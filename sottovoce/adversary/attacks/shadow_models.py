@@ -138,9 +138,9 @@ class _Records:
 
 def _filled(records: AttackedRecords, inside: BoolArray, public: Public, seed: int, number: int) -> IntArray:
     """Return rows of labelled public text that join the records `inside` in the training of a shadow model."""
-    labelled = 0 if public.labels is None else len(public.texts)
+    count = 0 if public.labels is None else len(public.texts)
     rng = np.random.default_rng([seed, 8, number])
-    return np.sort(rng.permutation(labelled)[: max(0, records.trained - int(inside.sum()))]).astype(np.int64)
+    return np.sort(rng.permutation(count)[: max(0, records.trained - int(inside.sum()))]).astype(np.int64)
 
 
 class _OnReleases:

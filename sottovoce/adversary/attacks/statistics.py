@@ -68,10 +68,10 @@ _STAGE = "attack-vector"
 def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the entries of attacks on user vectors: see `Target`."""
     try:
-        attacked = _Vectors.opened(target)
+        attack = _Vectors.opened(target)
     except Skipped as why:
         return [], [f"{name} on {target.arm.name}: {why}" for name in names]
-    return collect(names, attacked.results, on=target.arm.name)
+    return collect(names, attack.results, on=target.arm.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +194,7 @@ class _Vectors:
         pool = Pool(self._public, self._public_labels).candidates(self._classes)
         evidence = embedding_evidence(question.mechanism, self.seen, vectors, question.vectors(*pool[:2]))
         n = len(evidence) // 2
-        rate, note, more = scores.of_members(evidence, np.arange(2 * n) < n)
+        rate, note, details = scores.of_members(evidence, np.arange(2 * n) < n)
         limit = 1.0 if isinstance(question.mechanism, Identity) else membership.bound([(question.mechanism, 1)])
         return self._result("vector-member", question)(
             rate=rate,
@@ -203,7 +203,7 @@ class _Vectors:
             bound=limit,
             bound_counts=limit,
             note=f"{note}; among {len(self.seen):,} vectors",
-            more=_about(question) | {"others": n} | more,
+            more=_about(question) | {"others": n} | details,
         )
 
     # --- knowledge of the adversary

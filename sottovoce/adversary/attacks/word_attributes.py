@@ -65,10 +65,10 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
         UserError: The arm has released no texts, or an attribute does not exist. The message is one line.
     """
     text, language_model = mechanism_of(target)
-    attacked = _Attributes(target, text, held_of(target, text), language_model)
+    attack = _Attributes(target, text, held_of(target, text), language_model)
     return collect(
         names,
-        lambda name: (attacked.result(name, attribute) for attribute in attributes.wanted(target)),
+        lambda name: (attack.result(name, attribute) for attribute in attributes.wanted(target)),
         on=target.arm.name,
     )
 

@@ -96,8 +96,8 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
     text, language_model = mechanism_of(target)
     releases_of_arm = held_of(target, text)
     log.info(f"{target.arm.name}: {len(releases_of_arm.texts):,} released texts of stage {releases_of_arm.stage}")
-    attacked = _Words(target, text, releases_of_arm, language_model, tuple(names))
-    return collect(names, lambda name: [attacked.result(name)], on=target.arm.name)
+    attack = _Words(target, text, releases_of_arm, language_model, tuple(names))
+    return collect(names, lambda name: [attack.result(name)], on=target.arm.name)
 
 
 def mechanism_of(target: Target) -> tuple[TextMechanism, Path | None]:
@@ -173,8 +173,8 @@ class _Words:
         if name == "bayes":
             return self._bayes()
         if name == "copy":
-            expected = float(self._frequencies[:-1] @ self._decoded.unchanged) if self._exact else None
-            return self._tokens(name, self.held.released, alone=True, expected=expected)
+            expectation = float(self._frequencies[:-1] @ self._decoded.unchanged) if self._exact else None
+            return self._tokens(name, self.held.released, alone=True, expected=expectation)
         if name == "context":
             chain, _, texts_read = self._chain
             note = f"{len(chain.states):,} words, {texts_read:,} public texts"

@@ -246,8 +246,8 @@ def _paid(ledger: Ledger, channel: str, reply: Reply, replies: list[Reply]) -> N
         for release in other.releases:
             if release.channel == channel:
                 price += release.guarantee.worst_case(declared=EXPOSURES) * _among(reply, other)
-    charged = ledger.spent_on(channel, reply.users, reply.records, delta=0.0, declared=frozenset(EXPOSURES))
-    mask: NDArray[np.bool_] = charged.epsilon >= price * (1 - 1e-12)
+    costs = ledger.spent_on(channel, reply.users, reply.records, delta=0.0, declared=frozenset(EXPOSURES))
+    mask: NDArray[np.bool_] = costs.epsilon >= price * (1 - 1e-12)
     return mask
 
 

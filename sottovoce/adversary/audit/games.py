@@ -121,8 +121,8 @@ def claim(loss: LossCells, guarantee: Guarantee, delta: float) -> PairClaim:
 def _delta(loss: LossCells, guarantee: Guarantee, epsilon: float) -> float:
     """Return δ(ε) of a loss, for a sampler within the guarantee's numeric ε and δ of it under either input."""
     numeric = guarantee.numeric_epsilon
-    coupled = guarantee.numeric_delta * (1 + math.exp(epsilon))
-    return min(1.0, loss.delta(epsilon - numeric) * math.exp(numeric) + coupled)
+    numeric_delta = guarantee.numeric_delta * (1 + math.exp(epsilon))
+    return min(1.0, loss.delta(epsilon - numeric) * math.exp(numeric) + numeric_delta)
 
 
 def streams(name: str, side: int, n: int, seed: int, start: int = 0) -> SimulatedUniforms:
@@ -480,7 +480,7 @@ def text_law(text: TextMechanism) -> tuple[NDArray[np.int64], Callable[[NDArray[
     lengths, word = text.lengths, cast(Any, text.word)
     assert lengths is not None
     words, places = range(len(text.vocabulary)), text.tokens
-    ends = [(*drawn, *[NOTHING] * (places - n)) for n in range(places + 1) for drawn in product(words, repeat=n)]
+    ends = [(*sequence, *[NOTHING] * (places - n)) for n in range(places + 1) for sequence in product(words, repeat=n)]
     outcomes = np.array(ends, dtype=np.int64)
     token_mask = outcomes != NOTHING
 

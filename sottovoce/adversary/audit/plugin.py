@@ -64,8 +64,8 @@ def games_of(name: str, delta: float) -> list[Game]:
             "in sottovoce/adversary/audit/games.py"
         )
     games: list[Game] = []
-    for audited in AUDITS.get(name, ({},)):
-        mechanism = instance(kind, usual(kind) | audited, words())
+    for arguments in AUDITS.get(name, ({},)):
+        mechanism = instance(kind, usual(kind) | arguments, words())
         if game is not None:
             games.append(game(mechanism, delta))
         else:

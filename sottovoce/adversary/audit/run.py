@@ -89,15 +89,15 @@ def run(audit: Audit, *, family: float = FAMILY) -> dict[str, Any]:
         findings = measure(games, audit, family=family)
         ledgers = {name: client.charged() for name, client in clients.items() if client.answered}
     entries = [entry(finding) for finding in findings]
-    for name, charged in ledgers.items():
+    for name, counts in ledgers.items():
         entries.append(
             {
                 "name": name,
                 "about": "ledger",
-                "pair": f"{charged.releases:,} releases, {charged.charges:,} of them charged as they left",
-                "releases": charged.releases,
-                "charges": charged.charges,
-                "verdict": NOT_FOUND if charged.releases == charged.charges else VIOLATED,
+                "pair": f"{counts.releases:,} releases, {counts.charges:,} of them charged as they left",
+                "releases": counts.releases,
+                "charges": counts.charges,
+                "verdict": NOT_FOUND if counts.releases == counts.charges else VIOLATED,
             }
         )
     return results_of(audit, entries, family=family, figures=tests(games))

@@ -79,13 +79,13 @@ class Evidence:
         if not len(output_columns):
             return
         likelihood = np.exp(logs[:, np.searchsorted(y, self._outputs[output_columns])])
-        weighted = likelihood * self._prior[x][:, None]
-        self._single[output_columns] += weighted.sum(axis=0)
+        weights = likelihood * self._prior[x][:, None]
+        self._single[output_columns] += weights.sum(axis=0)
         if len(output_columns) == len(self._outputs):
             for _, a, b, joint in self._places:
-                joint += weighted[:, a].T @ likelihood[:, b]
+                joint += weights[:, a].T @ likelihood[:, b]
             return
-        pairs = weighted.T @ likelihood  # a few outputs, at few places
+        pairs = weights.T @ likelihood  # a few outputs, at few places
         place = np.full(len(self._outputs), -1)
         place[output_columns] = np.arange(len(output_columns))
         for _, a, b, joint in self._places:

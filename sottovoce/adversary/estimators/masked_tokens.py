@@ -84,7 +84,7 @@ class MaskAttack:
 
         Places behind what the model can read at once are left out.
         """
-        waiting: list[tuple[int, list[int], int]] = []
+        queue: list[tuple[int, list[int], int]] = []
         for number, (row, place) in enumerate(zip(rows, places, strict=True)):
             word_places = np.flatnonzero(texts[row] != NOTHING)
             ids = [self._pieces[word] for word in texts[row, word_places]]
@@ -92,13 +92,13 @@ class MaskAttack:
             start = sum(len(piece) for piece in ids[:i])
             if start < self._room:
                 ids_with_mask = [p for piece in (*ids[:i], [self._about["mask"]], *ids[i + 1 :]) for p in piece]
-                waiting.append((number, ids_with_mask[: self._room], start))
-        waiting.sort(key=lambda entry: len(entry[1]))  # rows of a batch have similar lengths
-        for at in range(0, len(waiting), _BATCH):
-            batch = waiting[at : at + _BATCH]
+                queue.append((number, ids_with_mask[: self._room], start))
+        queue.sort(key=lambda entry: len(entry[1]))  # rows of a batch have similar lengths
+        for at in range(0, len(queue), _BATCH):
+            batch = queue[at : at + _BATCH]
             yield np.array([w[0] for w in batch]), self._logits([(ids, start) for _, ids, start in batch])
             if at // 4096 != (at + _BATCH) // 4096:
-                log.info(f"{at + _BATCH:,} of {len(waiting):,} words masked")
+                log.info(f"{at + _BATCH:,} of {len(queue):,} words masked")
 
     def _logits(self, masked: list[tuple[list[int], int]]) -> FloatArray:
         inputs, starts = inputs_of(self._about, [(None, ids) for ids, _ in masked])

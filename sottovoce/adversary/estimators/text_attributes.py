@@ -189,8 +189,8 @@ class View:
             seed: Seed of all random choices.
         """
         fit_rows = np.setdiff1d(np.arange(len(labels)), held)
-        attacked = self.looks_like[:, held].reshape(-1, self.looks_like.shape[2])
-        guesses = self.learner(self.auxiliary[:, fit_rows], labels[fit_rows], attacked, classes=classes, seed=seed)
+        test_features = self.looks_like[:, held].reshape(-1, self.looks_like.shape[2])
+        guesses = self.learner(self.auxiliary[:, fit_rows], labels[fit_rows], test_features, classes=classes, seed=seed)
         return float((guesses == np.tile(labels[held], len(self.looks_like))).mean())
 
 

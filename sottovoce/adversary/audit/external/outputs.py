@@ -109,13 +109,13 @@ class Reader:
                 raise UserError(f"{self.claim.name}: a draw is not a sequence of categories, as the claim says")
             items = [] if draw is None else list(draw)
             length = len(items)
-        buckets, placed = [0.0] * _BUCKETS, [0.0] * (_PLACES * _BUCKETS)
+        buckets, place_buckets = [0.0] * _BUCKETS, [0.0] * (_PLACES * _BUCKETS)
         for at, item in enumerate(items):
             bucket = int(self._name(item)) % _BUCKETS
             buckets[bucket] += 1
             if at < _PLACES:
-                placed[at * _BUCKETS + bucket] = 1.0
-        return [_hash(draw), draw is None, length, len(items), *buckets, *placed]
+                place_buckets[at * _BUCKETS + bucket] = 1.0
+        return [_hash(draw), draw is None, length, len(items), *buckets, *place_buckets]
 
     def _name(self, value: Any) -> float:
         if not isinstance(value, str | int):  # 0.0 and -0.0 are equal, and are different draws

@@ -85,12 +85,12 @@ def _of_bets(source: Source, drawer: Drawer, searched: Searched, asked: Audit, f
 
     The bound of a violated claim is the claim itself: it says that ε is larger, not by how much.
     """
-    claim, pair, stopped = source.claim, searched.pair, searched.stopped
+    claim, pair, violation = source.claim, searched.pair, searched.stopped
     of_pair = claim.of_pair(*pair, claim.at)
-    pure, at_delta = (of_pair.pure, of_pair.at_delta) if stopped is not None else (0.0, 0.0)
+    pure, at_delta = (of_pair.pure, of_pair.at_delta) if violation is not None else (0.0, 0.0)
     entries = {
         "name": " ".join(part for part in (claim.name, claim.version) if part),
-        "about": BESIDE if stopped is not None and stopped.beside else DRAW,
+        "about": BESIDE if violation is not None and violation.beside else DRAW,
         "pair": f"{shown(pair[0])} / {shown(pair[1])}",
         "worst_case": math.inf if claim.epsilon is None else claim.epsilon,
         "claimed": of_pair.pure,
@@ -104,11 +104,11 @@ def _of_bets(source: Source, drawer: Drawer, searched: Searched, asked: Audit, f
         "draws": drawer.drawn,
         "confidence": 1 - family,
         "reach": math.inf,
-        "verdict": NOT_FOUND if stopped is None else VIOLATED,
+        "verdict": NOT_FOUND if violation is None else VIOLATED,
     }
     certificates = []
-    if stopped is not None:
-        certificates = [certificate_of_bets(source, stopped, alpha=family, draws=drawer.drawn, seed=asked.seed)]
+    if violation is not None:
+        certificates = [certificate_of_bets(source, violation, alpha=family, draws=drawer.drawn, seed=asked.seed)]
     return results(asked, [entries], family=family, figures=1) | {"certificates": certificates}
 
 

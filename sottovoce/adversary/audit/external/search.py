@@ -84,11 +84,11 @@ def worst_pair(pool: Pool, budget: int, rounds: Rounds = LONG) -> Pair:
     start = drawer.drawn
     best: list[tuple[float, Pair]] = []
     for n, share, limit in rounds:
-        ranked: list[tuple[float, Pair]] = []
+        ranking: list[tuple[float, Pair]] = []
         keys: set[str] = set()
         queue = iter([pair for _, pair in best[: limit // 2]]) if best else candidates
-        for pair in _followed(queue, ranked, move, drawer.rng):
-            if (ranked or best) and (len(keys) >= limit or drawer.drawn - start + 2 * n > share * budget):
+        for pair in _followed(queue, ranking, move, drawer.rng):
+            if (ranking or best) and (len(keys) >= limit or drawer.drawn - start + 2 * n > share * budget):
                 break
             key = key_of(pair)
             if key in keys or not claim.distance(*pair):
@@ -97,11 +97,11 @@ def worst_pair(pool: Pool, budget: int, rounds: Rounds = LONG) -> Pair:
                     break
                 continue
             keys.add(key)
-            ranked.append((_looks(rows(pair[0], n), rows(pair[1], n), claim, pair), pair))
-        if not ranked:
+            ranking.append((_looks(rows(pair[0], n), rows(pair[1], n), claim, pair), pair))
+        if not ranking:
             break
-        best = sorted(ranked, key=lambda entry: -entry[0])
-        log.info(f"{n:,} draws of {len(ranked)} pairs: the worst so far is {shown(best[0][1])}")
+        best = sorted(ranking, key=lambda entry: -entry[0])
+        log.info(f"{n:,} draws of {len(ranking)} pairs: the worst so far is {shown(best[0][1])}")
     if not best:
         raise UserError(f"{claim.name}: there are no two neighbouring inputs that differ")
     return best[0][1]

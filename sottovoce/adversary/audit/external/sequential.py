@@ -102,9 +102,9 @@ def search(drawer: Drawer, budget: int, alpha: float, only: Pair | None) -> Sear
         draws = min(limit, int(portion * budget))
         pair = _searched(pool, draws, rounds, pair)
         stop = min(end, drawer.drawn + times * draws)
-        stopped, won = bet(drawer, pool, pair, (stop, end), alpha, (wealth + reserve / 2, reserve / 2), process)
-        if stopped is not None:
-            return Searched(pair, stopped)
+        violation, won = bet(drawer, pool, pair, (stop, end), alpha, (wealth + reserve / 2, reserve / 2), process)
+        if violation is not None:
+            return Searched(pair, violation)
         wealth, reserve = wealth + won * reserve / 2, reserve / 2
     if only is None:
         pair = _searched(pool, int((end - drawer.drawn) * (1 - _LAST)), LONG, pair)
@@ -145,8 +145,8 @@ def bet(
     joint = [Expert(fit, points) for fit in _JOINT]
     pool_rows = pool.kept(pair)
     if len(pool_rows[0]):
-        mixed = drawer.rng.permutation(2 * len(pool_rows[0]))
-        rows, sides = np.concatenate(pool_rows)[mixed], np.repeat([0, 1], len(pool_rows[0]))[mixed]
+        permutation = drawer.rng.permutation(2 * len(pool_rows[0]))
+        rows, sides = np.concatenate(pool_rows)[permutation], np.repeat([0, 1], len(pool_rows[0]))[permutation]
         for expert in single:
             expert.learn(rows, sides)
     reference: FloatArray | None = None
