@@ -23,7 +23,7 @@ REFERENCE_MARK = "†"
 
 def title(results: Results) -> str:
     """Return the title of a run."""
-    return f"{results['name']}, seed {results['seed']}, way {results['way']}"
+    return f"{results['name']}, seed {results['seed']}, protocol {results['way']}"
 
 
 def over_seeds(runs: Sequence[Mapping[str, Any]]) -> str:

@@ -124,7 +124,7 @@ def _ladder_of_file(file: str, overrides: list[str], records: int | None, classe
     answer = ladders_of_experiment(load(file, overrides), records=records, classes=classes)
     if as_json:
         return print_json(answer)
-    lines = [f"{answer['name']}, δ = {answer['delta']:g}, way {answer['way']}"]
+    lines = [f"{answer['name']}, δ = {answer['delta']:g}, protocol {answer['way']}"]
     lines += [answer["way_sentence"]] if "way_sentence" in answer else []
     notes: dict[str, None] = {}
     for arm in answer["arms"]:
@@ -416,7 +416,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     """Return the results of `check` as lines for people."""
     from server.card import PAYERS, price_of
 
-    output = [f"{found['name']}, way {found['way']}", ""]
+    output = [f"{found['name']}, protocol {found['way']}", ""]
     for name, part in found["parts"].items():
         output.append(f"{name:<8} {part['rows']:>9,} texts: {_classes(part)}")
     if found["dropped"]:

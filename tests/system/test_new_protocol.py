@@ -187,7 +187,7 @@ def test_users_train_it_by_its_option_and_it_is_described_everywhere(told: dict[
     assert line["delivered"] == 60 and line["dropped"] == line["errors"] == {}
     assert line["accuracy"] > 0.8 and line["accuracy_clean_test"] > 0.9  # chance is 1/3
     assert told["moved"] == pytest.approx((1 - 0.5) / (1 - 0.25), rel=1e-6)
-    assert f"way {NAME}" in told["report"] and "users" in told["report"]
+    assert f"protocol {NAME}" in told["report"] and "users" in told["report"]
     assert f"{NAME}: the head is the mean of each class of the users' releases" in told["card"]
 
 
