@@ -1,4 +1,4 @@
-"""Sanitized embeddings of texts for your own programs: the same draws as the releases of a device.
+"""Sanitized embeddings of texts for your own programs: drawn like the releases of a device.
 
     from sottovoce import Purkayastha, SanitizedEncoder
     vectors = SanitizedEncoder(encoder, Purkayastha(dim=384, epsilon=300.0)).encode("a fine film")
@@ -31,7 +31,7 @@ class Encodes(Protocol):
 
 
 class SanitizedEncoder:
-    """Encoder whose every embedding is drawn by a mechanism before it is returned.
+    """Encoder that passes each embedding through a mechanism and returns the draw.
 
     Args:
         encoder: Encoder. The embedding of a text must not depend on other texts.
@@ -74,7 +74,7 @@ class SanitizedEncoder:
 
         Args:
             texts: A sequence of texts; or one text, which returns one vector (m',).
-            rng: Uniforms of as many rows, for reproducible results that are not private. None takes the operating
+            rng: Uniforms, one row a text, for reproducible, non-private results. None takes the operating
                 system's secure generator.
 
         Raises:

@@ -42,8 +42,8 @@ class Policy:
     way.
 
     Attributes:
-        delta: δ at which the worst case of a release is taken, if it has none without δ (Gaussian noise). Each such
-            release spends this much of total_delta.
+        delta: δ of the worst case of a release that has none at δ = 0 (Gaussian noise). Each such release spends this
+            much of total_delta.
         embedding: Largest ε of *one record* on that channel, over all its stages and digests: a server gains nothing by
             repeating a request under another name.
         label: As for embedding.
@@ -57,13 +57,12 @@ class Policy:
         releases: Largest number of releases of one user, at any cost and even if declared public. A user who has spent
             this or the total is missing from the next batch, which everybody can see.
         mechanisms: Catalogue names of the mechanisms that may be requested.
-        minimum_users: Smallest minimum batch of the shuffler. A client has only the server's word for it.
+        minimum_users: Smallest minimum batch of the shuffler. A client cannot verify it.
         accept_unprotected: "channel: reason" declares a channel public: no limit applies to it, and it does not count
             towards the total. The ledger still lists its releases. "length: reason", or another name of EXPOSURES,
             accepts what a text mechanism exposes besides its theorem; the channel's limits then apply to the rest.
-        window: Seconds within which an answer leaves, at a moment of the second half that is drawn once the request is
-            there and before a record is read. So it does not reveal how long the answer took, if that was less than a
-            half. 0 sends at once.
+        window: Seconds within which an answer leaves. The client draws the moment from the second half, before it
+            reads a record. So the moment hides a computing time below half the window. 0 sends at once.
         questions: Digests (`Request.digest`) of all requests that are allowed: split, encoder, maps, codes, head,
             mechanism and its parameters. A server that chose its own maps could make one release reveal what it most
             wants to know. None allows any request within the limits, as in a simulation.
@@ -177,7 +176,7 @@ class Policy:
             raise Refused("question")
 
     def lists(self, request: Request) -> bool:
-        """Return whether the policy lists the request, at any cost."""
+        """Return whether `questions` allows the request, at any ε."""
         return self.questions is None or all(request.digest(c) in self.questions for c in request.channels)
 
     def listing(self, request: Request) -> Policy:
@@ -243,7 +242,7 @@ class Policy:
         return privacy_filter.within_epsilon(spent, epsilon=self.limit(limit), delta=self.total_delta)
 
     def allows_number(self, spent: Account) -> NDArray[np.bool_]:
-        """Return a mask (n,) of the users' accounts, with the requested releases, whose number is allowed."""
+        """Return a mask (n,) of the users' accounts (requested releases included) within `releases`."""
         allowed: NDArray[np.bool_] = spent.releases <= self.releases
         return allowed
 
@@ -261,9 +260,9 @@ class Policy:
         return f"ε = {'∞' if math.isinf(self.total) else f'{epsilon:.4g}'}, δ = {delta:.4g} and {releases}"
 
     def affords(self, spent: Account, cost: Cost, limit: str) -> int:
-        """Return how many more releases of that cost a user with this account may make within a limit and in number."""
+        """Return how many more releases of that cost a user may make within `limit` and the policy's `releases`."""
         low, high = 0, max(0, self.releases - int(spent.releases[0]))
-        while low < high:  # both conditions are on sums that only grow
+        while low < high:  # bisect: costs grow with the number
             middle = (low + high + 1) // 2
             more = spent.plus(cost, np.array([middle]))
             low, high = (middle, high) if self.allows(more, limit)[0] else (low, middle - 1)

@@ -1,6 +1,6 @@
 """Requests that a device's policy does not list: the pinned publisher signs one, and the device adds it to the list.
 
-The file of one such request is a signature, or zeros without one, and the request as bytes of the wire. It holds only
+The file of such a request holds a signature (zeros if unsigned), then the request in wire format. It holds only
 public parameters.
 """
 
@@ -62,7 +62,7 @@ def read_request(path: Path, node: Node | None = None) -> SignedRequest:
     """
     try:
         with path.open("rb") as file:
-            # no more than the file holds: this many bytes are reserved
+            # read() allocates this many bytes, so cap it at file size
             read = file.read(min(2 * MAX_REQUEST_BYTES, os.fstat(file.fileno()).st_size) + 1)
         signature, data = read[:SIGNATURE_BYTES], read[SIGNATURE_BYTES:]
         if len(read) > 2 * MAX_REQUEST_BYTES:

@@ -26,7 +26,7 @@ from mechanisms.words.tables import OfWords
 Scores = Callable[[IntArray, IntArray, IntArray], NDArray[Any]]
 
 MAX_LOGIT = 1e6
-#: Texts that are drawn side by side. Only their tables of logits, (rows, V) in double precision, are held.
+#: Texts that are drawn together. Memory holds only their logits, (rows, V) in double precision.
 BLOCK = 128
 
 
@@ -99,8 +99,8 @@ class FromLogits(OfWords):
             ε/2 + log(1 + (V - 1)e^(ε/2)) - log(V - 1 + e^(ε/2)) <= ε.
 
         log p(v) - log p'(v) rises in a(v) and in every other a'(w), and falls in a'(v) and in every other a(w). So it
-        is largest if these stand at ε/2 and those at 0. It approaches ε while e^(ε/2) is far below V, and ε/2 + log V
-        above: 60 for ε = 100 and 24,000 words. (a, a' the log-weights of two contexts, as in `log_weights`.)
+        is largest if the former are ε/2, the rest 0. It is near ε if e^(ε/2) is far below V, else near ε/2 + log V:
+        60 for ε = 100 and 24,000 words. (a, a' the log-weights of two contexts, as in `log_weights`.)
         """
         if not checks.differs(self.name, distance):
             return no_loss()
@@ -137,7 +137,7 @@ class FromLogits(OfWords):
 class OfAnyVocabulary:
     """Price of a mechanism that draws from a model's logits, at worst over all vocabularies.
 
-    It serves while the model, and so the number of its tokens, is unknown. It cannot be drawn from.
+    Use it while the model, and so its number of tokens, is unknown. It draws nothing.
 
     **Theorem.** The exact worst loss of one draw (`FromLogits.privacy_loss`) rises with V: its derivative by V - 1 is
     (e^ε - 1)/((1 + (V - 1)e^(ε/2))(V - 1 + e^(ε/2))) >= 0. It ends at ε, at which every one of them is pure LDP. The
@@ -194,7 +194,7 @@ def blocks(there: BoolArray) -> Iterator[IntArray]:
 
 
 def rows_of(name: str, x: NDArray[Any], vocabulary: Vocabulary) -> tuple[IntArray, BoolArray]:
-    """Return x as int64 (n, L), a single token as a text of one, and a mask of the tokens.
+    """Return x as int64 (n, L), L = 1 for single tokens, and a mask of the tokens.
 
     Raises:
         ValueError: As for `checks.word_ids`.

@@ -23,7 +23,7 @@ from mechanisms.words.distances import diameter
 from mechanisms.words.nearest import nearest
 from mechanisms.words.tables import OfWords
 
-#: Tokens whose uniforms are held at once: 10 MB at 300 dimensions, unless a batch has more rows than that.
+#: Tokens whose uniforms are in memory at once (10 MB at 300 dimensions), but at least one for each row.
 _TOKENS = 4096
 
 
@@ -44,8 +44,8 @@ class Madlib(OfWords):
     the others held fixed. One normal moves z along at most half a circle, on which the squared distances to the V words
     are V functions a·cos θ + b·sin θ + c. Any two of these agree at most twice, so their lower envelope has at most 2V
     - 1 pieces (Davenport and Schinzel 1965, order 2). The radius moves z along a ray, where two agree at most once: V
-    pieces. A lattice cell whose midpoint gives another word than a real uniform in it holds a break: at most
-    2^-52·(2m + 1)·(V - 1) for a token.
+    pieces. Midpoint and real uniform give different words only in lattice cells with a break: at most 2^-52·(2m +
+    1)·(V - 1) for a token.
 
     Attributes:
         epsilon: ε for each unit of Euclidean distance, 1e-6..1000.
@@ -105,10 +105,10 @@ def perturbed(
     *,
     root: FloatArray | None = None,
 ) -> IntArray:
-    """Return the words chosen by noisy vectors for each number of x, (n,) or (n, L); NOTHING stays.
+    """Return a word for each word id of x, chosen by a noisy vector, (n,) or (n, L); NOTHING stays.
 
-    Uniforms are drawn a few columns at a time, m + 1 for each token, present or not. The work is done for those
-    that are present, in blocks of bounded memory.
+    Uniforms are drawn a few columns at a time, m + 1 for each entry of x. Noise is computed only for entries with a
+    word, in blocks of bounded memory.
 
     Args:
         x: Word ids.

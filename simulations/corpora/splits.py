@@ -1,6 +1,6 @@
 """Splits of a corpus into a public part and the private rest, by users or by sentences; and samples of a part.
 
-By users, two people may have written the same text. By sentences, one person may have written in both parts.
+A split by users may leave the same text in both parts; a split by sentences may leave the same user in both.
 `simulations.corpora.overlap` counts what the parts still have in common.
 """
 
@@ -72,8 +72,8 @@ def split_by_text(corpus: Corpus, fraction: float, seed: int) -> tuple[Corpus, C
     """Return public part, private part and number of dropped rows, if users may hold the same texts, as annotators do.
 
     The parts share neither a user nor a text, except for case and marks. About `fraction` of the users is public. Users
-    who share texts go together, as far as this share allows. Texts that are still in both parts are dropped from the
-    one that loses less of them.
+    with common texts stay together if `fraction` allows it. Texts still in both parts are dropped from the part with
+    relatively fewer of them.
 
     Raises:
         UserError: As for `random_split`.
@@ -90,8 +90,7 @@ def apart(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return masks of the chosen and of the dropped rows, bool (n,) each.
 
-    The chosen are all rows of about a share of the users 0, 1, .... Rows are dropped if their text is in the other part
-    too.
+    The chosen rows are those of about `fraction` of the users. A text in both parts is dropped from one of them.
 
     Args:
         owners: (n,) user of each row.
@@ -126,10 +125,10 @@ def apart(
 
 
 def stratified(labels: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:
-    """Return rows (k,), in their order, of at most `size` of the n labels: drawn by the seed, each class by its share.
+    """Return sorted row numbers (k,) of a random sample of at most `size` labels, with classes in proportion.
 
-    Remainders of rounding go to the classes that lost most by it, so a class has its share within a row. A rare one may
-    have none.
+    Rows left by rounding down go to the classes that lost most, so each is within one row of its share. A rare one
+    may get none.
     """
     if size >= len(labels):
         return np.arange(len(labels), dtype=np.int64)
@@ -153,8 +152,8 @@ def _chosen(count: int, fraction: float, seed: int) -> NDArray[np.bool_]:
 def _sentences(phrases: list[str]) -> tuple[list[str], dict[str, list[int]]]:
     """Return the full sentences among distinct phrases, and for each phrase the indices of those that contain it.
 
-    Longest first, a phrase not yet seen inside a sentence is one itself, so only full sentences are searched. Only runs
-    that begin as some phrase does and have its length are looked up: near linear in the tokens.
+    The loop goes from long to short, so a phrase that no sentence contains yet is a sentence. Only runs with the
+    first tokens and length of some phrase are looked up: near linear in the tokens.
     """
     lengths: dict[str, set[int]] = {}
     for phrase in phrases:

@@ -73,8 +73,8 @@ class Spent:
 def of_run(setup: ArmSetup, spent: Spent, *, records: int | None, test_records: int | None) -> dict[str, Any]:
     """Return the ladders of an arm that has run, JSON-ready.
 
-    Stages have disjoint users, so a user pays for one of them. The result holds for every stage, at the number of users
-    of the smallest one, and at the smallest crowd in any. Test users are no training users. The protocol `paper` draws
+    Stages have disjoint users, so a user pays for one of them. The result holds for every stage: it takes the fewest
+    users and the smallest crowd of any. Test users are never training users. The protocol `paper` draws
     an embedding afresh in every epoch, and its gradients are unprotected.
 
     Args:
@@ -137,7 +137,7 @@ def of_experiment(
     """Return the ladders of each arm before a run.
 
     The number of users is the expected one: users × (1 - dropout) × (1 - late), divided by label-stages. The results of
-    a run contain the number delivered. With several candidates for m', each rung is the largest of theirs.
+    a run contain the number delivered. With several candidates for m', each rung is their maximum.
 
     Args:
         experiment: The experiment.
@@ -150,8 +150,8 @@ def of_experiment(
         classes: Number of classes, if no task names them.
 
     Returns:
-        For each arm {"arm", "reference", "way", "ladder", "test_ladder", "liars"}, with rungs as dicts. liars says how
-        far dishonest users move what training users tell (`mechanisms.accounting.liars`); "" if no bound is known.
+        For each arm {"arm", "reference", "way", "ladder", "test_ladder", "liars"}, with rungs as dicts. liars says
+        how far dishonest users move the training result (`mechanisms.accounting.liars`); "" if no bound is known.
 
     Raises:
         UserError: An arm's parameters do not fit a mechanism.
@@ -251,7 +251,7 @@ def _statistics(setup: ArmSetup, classes: int, public: int | None) -> list[Mecha
     if statistic is None:
         return []
     chosen = features_allowed(length, rows=public, candidates=CANDIDATES) if arm.features is None else (arm.features,)
-    # inference by an embedding needs at least as many features
+    # inference on an embedding needs at least m' features
     least = 0 if arm.embedding is None else max(arm.dims or (DEFAULT_DIM,))
     return [statistic(length * (d + 1)) for d in dict.fromkeys(max(d, least) for d in chosen)]
 
