@@ -5,7 +5,7 @@
     ... --write                                        keep the numbers of this tree instead
 
 A change that is meant to change no number is held against these files. It prints each difference. An ε may differ by
-one part in 10⁹, and counts not at all. An accuracy may differ by ACCURACY: embeddings differ by CPU in their last bits.
+one part in 10⁶, and counts not at all. An accuracy may differ by ACCURACY: embeddings differ by CPU in their last bits.
 Experiments whose data are missing are named and left out.
 """
 
