@@ -132,5 +132,5 @@ def test_an_adapter_answers_and_what_fell_falls_again(capsys: pytest.CaptureFixt
     """Two workers' words with one stream, and a mechanism that holds, on this interpreter, which has NumPy."""
     adapter = f"{sys.executable} {ROOT / 'audits' / 'adapters' / 'of_papers.py'}"
     for name, code in (("santext-workers", 1), ("custext", 0)):
-        assert main(["audit", "--command", f"{adapter} {name}", "--draws", "6000", "--json"]) == code
+        assert main(["audit", "--command", f"{adapter} {name}", "--draws", "12000", "--json"]) == code
         assert bool(json.loads(capsys.readouterr().out)["violated"]) == bool(code)
