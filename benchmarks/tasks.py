@@ -246,6 +246,10 @@ class World:
         fitted = LogisticRegression(C=0.01, max_iter=400).fit((x - mean) / scale, self.labels)
         return float(fitted.score((self.embedded[1] - mean) / scale, self.truth))
 
+    def by_names(self) -> float:
+        """Return the accuracy of class names alone; 1/K where they are opaque."""
+        return 1 / len(self.classes) if self.names is None else self.accuracy(self.model(0, 1, None, 1))
+
     def majority(self) -> float:
         """Return the accuracy of the commonest class of the training labels."""
         return float((self.truth == np.bincount(self.labels).argmax()).mean())
@@ -270,8 +274,7 @@ def cells(name: str, data: Path, seed: int, encoder: CachedEncoder) -> Iterator[
         return {"task": name, "seed": seed, "arm": arm, "size": size, "accuracy": accuracy, "own": own}
 
     yield cell("majority", world.majority())
-    chance = 1 / len(world.classes)
-    yield cell("names", chance if world.names is None else world.accuracy(world.model(0, 1, None, 1)))
+    yield cell("names", world.by_names())
     yield cell("all labels", world.centrally())
     for size in ((TEACHERS, 33),) if len(world.owners) else SIZES:
         arms = {f"ε = {e:g}": (partial(PrivUnit, epsilon=e), size[1]) for e in EPSILONS} | {
