@@ -22,6 +22,17 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from simulations.errors import UserError
 
+#: Settings of every server: HTTP alone, and nothing of a request or of the server is told to anybody.
+SETTINGS: dict[str, Any] = {
+    "ws": "none",
+    "loop": "asyncio",
+    "lifespan": "off",
+    "access_log": False,
+    "log_config": None,
+    "log_level": logging.CRITICAL,
+    "server_header": False,
+    "proxy_headers": False,
+}
 _STARTING_SECONDS = 10.0
 #: Time limit for a request's head, from the start of a connection or the end of the previous answer.
 _HEAD_SECONDS = 5.0
@@ -112,16 +123,9 @@ def make_server(
         ssl_certfile=certificate,
         ssl_keyfile=key,
         http=protocol,
-        ws="none",
-        loop="asyncio",
-        lifespan="off",
-        access_log=False,
-        log_config=None,
-        log_level=logging.CRITICAL,
-        server_header=False,
-        proxy_headers=False,
         limit_concurrency=connections,
         timeout_graceful_shutdown=2,
+        **SETTINGS,
     )
     files = [certificate, key]
     if root_certificates is not None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import logging
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -268,15 +267,8 @@ def _server(shown: Explorer, token: str) -> uvicorn.Server:
         uvicorn.Config(
             application(shown, token),
             http="h11",
-            ws="none",
-            loop="asyncio",
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            log_level=logging.CRITICAL,
-            server_header=False,
-            proxy_headers=False,
             limit_concurrency=_CONNECTIONS,
             timeout_graceful_shutdown=1,
+            **listeners.SETTINGS,
         )
     )
