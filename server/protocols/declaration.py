@@ -102,7 +102,7 @@ class TrainingProtocol:
 
     @property
     def releases_text(self) -> bool:
-        """Return True if training users release sanitized texts, on which the encoder is trained end to end."""
+        """Return True if training users release sanitized texts, on which a head or the whole model is trained."""
         return TEXT.name in self.trains_on
 
     @property

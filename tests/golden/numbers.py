@@ -5,7 +5,7 @@
     ... --write                                        keep the numbers of this tree instead
 
 A change that is meant to change no number is held against these files. It prints each difference. An ε may differ by
-one part in 10⁶, and counts not at all. An accuracy may differ by ACCURACY: embeddings differ by CPU in their last bits.
+one part in 10⁷, and counts not at all. An accuracy may differ by ACCURACY: embeddings differ by CPU in their last bits.
 Experiments whose data are missing are named and left out.
 """
 
@@ -95,7 +95,7 @@ def differences(before: Any, after: Any) -> list[str]:
         a, b = old.get(place, "missing"), new.get(place, "missing")
         number = isinstance(a, float) and isinstance(b, float)
         near = number and (
-            abs(a - b) <= ACCURACY if "accuracy" in place.rsplit("/", 1)[-1] else math.isclose(a, b, rel_tol=1e-6)
+            abs(a - b) <= ACCURACY if "accuracy" in place.rsplit("/", 1)[-1] else math.isclose(a, b, rel_tol=1e-7)
         )
         if a != b and not near:
             lines.append(f"{place}: {a} -> {b}")
