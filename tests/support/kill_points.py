@@ -1,9 +1,8 @@
 """A process killed before any one of its writes, and a disk that loses what was not synced: Linux, by ptrace.
 
-Every system call that changes a file or sends is a point. `Points(child, folder).kill(k)` forks, runs child() in the
-fork and kills it with SIGKILL as it enters its point number k, so that the first k are done and no more. Between two
-points nothing changes, so all points are all the ways to be killed. With `power=True` the folder is then left as a
-disk may hold it after a power cut: of each file what was last synced, under the names of the folder's last sync.
+Every system call that changes a file or sends is a point. Between two points nothing changes, so all points are all
+the ways to be killed. A power cut also leaves the folder as a disk may hold it: of each file what was last synced,
+under the names of the folder's last sync.
 """
 
 from __future__ import annotations
@@ -92,74 +91,57 @@ class Disk:
             (self.folder / name).write_bytes(self.contents.get(inode, b""))
 
 
-@dataclass(frozen=True)
-class Points:
-    """The points of child(), a function that ends well, writes into `folder` and starts from its present content."""
+def kill(child: Callable[[], None], folder: Path, k: int, *, power: bool = False) -> str | None:
+    """Run child() in a fork, which writes into `folder` alone, and kill it as it enters its point k, from 0.
 
-    child: Callable[[], None]
-    folder: Path
-
-    def kill(self, k: int, *, power: bool = False) -> str | None:
-        """Runs child() and kills it at its point k, from 0. The name of the call that it was about to make, or None
-        where it had no such point and has ended."""
-        disk = Disk(self.folder) if power else None
-        pid = os.fork()
-        if pid == 0:
-            self._run()
-        try:
-            killed = self._trace(pid, k, disk)
-        except BaseException:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            raise
-        if disk is not None:
-            disk.cut()
-        return killed
-
-    def _run(self) -> None:
+    Returns the name of the call that it was about to make, or None where it had no such point and has ended well.
+    """
+    disk = Disk(folder) if power else None
+    pid = os.fork()
+    if pid == 0:
         status = 1
         try:
             _ptrace(_TRACEME, 0, 0, 0)
             os.kill(os.getpid(), signal.SIGSTOP)
-            self.child()
+            child()
             status = 0
         finally:
             os._exit(status)
+    killed = _trace(pid, k, disk)
+    if disk is not None:
+        disk.cut()
+    return killed
 
-    def _trace(self, pid: int, k: int, disk: Disk | None) -> str | None:
-        os.waitpid(pid, 0)
-        _ptrace(_SETOPTIONS, pid, 0, _OPTIONS)
-        info, seen, syncing = _Info(), 0, None
+
+def _trace(pid: int, k: int, disk: Disk | None) -> str | None:
+    os.waitpid(pid, 0)
+    _ptrace(_SETOPTIONS, pid, 0, _OPTIONS)
+    info, seen, passed = _Info(), 0, 0
+    syncing: Path | None = None
+    while True:
+        _ptrace(_SYSCALL, pid, 0, passed)
+        _, status = os.waitpid(pid, 0)
+        if not os.WIFSTOPPED(status):
+            assert os.WIFEXITED(status) and not os.WEXITSTATUS(status), "the child failed by itself"
+            return None
         passed = 0
-        while True:
-            _ptrace(_SYSCALL, pid, 0, passed)
-            _, status = os.waitpid(pid, 0)
-            if os.WIFEXITED(status):
-                if os.WEXITSTATUS(status):
-                    raise RuntimeError("the child failed by itself")
-                return None
-            if os.WIFSIGNALED(status):
-                raise RuntimeError(f"the child died of signal {os.WTERMSIG(status)}")
-            passed = 0
-            if os.WSTOPSIG(status) != _STOP:
-                passed = os.WSTOPSIG(status)
-                continue
-            _ptrace(_GET_SYSCALL_INFO, pid, ctypes.sizeof(info), ctypes.addressof(info))
-            if info.op == _EXIT and syncing is not None and disk is not None:
-                disk.synced(syncing)
-                syncing = None
-            if info.op != _ENTRY:
-                continue
-            name = _point(info)
-            if name is None:
-                continue
-            if seen == k:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                return name
-            seen += 1
-            if name in ("fsync", "fdatasync"):
-                syncing = Path(os.readlink(f"/proc/{pid}/fd/{info.values[1]}"))
+        if os.WSTOPSIG(status) != _STOP:
+            passed = os.WSTOPSIG(status)
+            continue
+        _ptrace(_GET_SYSCALL_INFO, pid, ctypes.sizeof(info), ctypes.addressof(info))
+        if info.op == _EXIT and syncing is not None and disk is not None:
+            disk.synced(syncing)
+            syncing = None
+        name = _point(info) if info.op == _ENTRY else None
+        if name is None:
+            continue
+        if seen == k:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return name
+        seen += 1
+        if name in ("fsync", "fdatasync"):
+            syncing = Path(os.readlink(f"/proc/{pid}/fd/{info.values[1]}"))
 
 
 def _point(info: _Info) -> str | None:
@@ -182,13 +164,9 @@ def _ptrace(request: int, pid: int, address: int, data: int) -> None:
 
 def traceable() -> bool:
     """Whether this system lets a process trace its own fork."""
-    if not (sys.platform == "linux" and _COLUMN is not None):
+    if sys.platform != "linux" or _COLUMN is None:
         return False
     pid = os.fork()
     if pid == 0:
-        try:
-            _ptrace(_TRACEME, 0, 0, 0)
-        except OSError:
-            os._exit(1)
-        os._exit(0)
+        os._exit(int(_libc.ptrace(_TRACEME, 0, 0, 0) < 0))
     return os.waitpid(pid, 0)[1] == 0

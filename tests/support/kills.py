@@ -1,144 +1,242 @@
-"""A device killed at every write and every send, and what its ledger says afterwards.
+"""Programs killed at every write and every send, and what they keep afterwards.
 
-`python -m tests.support.kills FOLDER [--power] [--cases NAME,NAME] [--every N]` prints how many kills
-there were, by the call that was about to be made, and ends with an error at the first one that a promise does not
-survive. It runs in a process of its own: forks of one that has threads can stand still.
+`python -m tests.support.kills SCENARIO FOLDER [--power] [--every N]` prints how many kills there were, by the call that
+was about to be made, and fails at the first kill that a promise does not survive. It runs in a process of its own:
+forks of one that has threads can stand still.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from client.app import NODES, release
-from client.node import load_node
+from client.device.records import add_records
+from client.node import load_node, write_node
+from client.policy import Policy
+from client.shard import Shard
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
+from mechanisms.messages.sealed import Sealed
 from mechanisms.messages.wire import reply_from_record
 from simulations.shuffler.shuffle import shuffle
+from simulations.shuffler.store import OPEN, Store
 from tests.support.clients import context, make_node, message, request, with_prior
-from tests.support.kill_points import Points
+from tests.support.kill_points import kill
+
+
+class Scenario:
+    """A program that is killed. place: the only folder that it writes; sent: file of what it has sent, line by line."""
+
+    def __init__(self, folder: Path) -> None:
+        self.place, self.sent, self.template = folder / "place", folder / "sent", folder / "template"
+
+    def prepare(self) -> None:
+        """Make `template`, the content of `place` before the program runs."""
+        self.template.mkdir(parents=True)
+
+    def child(self) -> None:
+        """Run the program."""
+        raise NotImplementedError
+
+    def check(self, *, killed: bool) -> None:
+        """Check what the program has left, and that it goes on from there."""
+        raise NotImplementedError
+
+    def send(self, value: object) -> None:
+        with open(self.sent, "ab", buffering=0) as network:
+            network.write((json.dumps(value) + "\n").encode())
+
+    def received(self) -> list:
+        """What was sent whole."""
+        lines = self.sent.read_bytes().splitlines(keepends=True) if self.sent.exists() else []
+        return [json.loads(line) for line in lines if line.endswith(b"\n")]
+
+
+# -- a device's ledger
 
 USERS = 3
 MORE = {"stage": "more", "embedding": {"mechanism": "planar-laplace", "epsilon": 3.0}}
-#: What a device is asked, in this order: before it may be killed, and while it may.
-CASES: dict[str, tuple[list[Request], list[Request]]] = {
-    "first": ([], [request(arm="")]),
-    "later": ([request(arm="")], [with_prior(arm="", stage="later")]),
-    "two": ([], [request(arm="", label=None), request(arm="", **MORE)]),
-    "again": ([request(arm="")], [request(arm=""), request(arm="", **MORE, label=None)]),
-    "many": ([], [request(arm="", stage=f"stage-{i}") for i in range(6)]),
+
+
+class Device(Scenario):
+    """A device that answers requests, each sent as soon as it is answered. before: what it has answered already."""
+
+    def __init__(self, folder: Path, before: list[Request], during: list[Request]) -> None:
+        super().__init__(folder)
+        self.before, self.during = before, during
+        self.place = folder / "nodes" / "0"
+
+    def prepare(self) -> None:
+        os.environ[NODES] = str(self.place.parent)
+        make_node(self.place, range(USERS), seed=None)
+        for asked in self.before:
+            self.answer(asked)
+        shutil.copytree(self.place, self.template)
+        for asked in self.during:
+            self.answer(asked)
+        self.charged = len(self.rows())
+
+    def answer(self, asked: Request) -> Reply:
+        answer = release(message(asked), context(0))
+        assert not answer.has_error(), answer.error.reason
+        return reply_from_record(answer.content)
+
+    def rows(self) -> list:
+        with load_node(self.place).ledger("") as ledger:
+            return ledger.rows()
+
+    def child(self) -> None:
+        for asked in self.during:
+            self.send([asked.stage, {c: data.hex() for c, data in payloads(self.answer(asked)).items()}])
+
+    def check(self, *, killed: bool) -> None:
+        rows = self.rows()
+        known: dict[str, dict[str, bytes]] = {}
+        for row in rows:  # in the order of users
+            channels = known.setdefault(row.stage, {})
+            channels[row.channel] = channels.get(row.channel, b"") + row.payload
+        for stage, sent in self.received():
+            for channel, data in sent.items():
+                assert known[stage][channel].hex() == data, "what left is not on the ledger"
+        counts = Counter((row.stage, row.channel) for row in rows)
+        assert set(counts.values()) <= {USERS}, "an answer was charged by halves"
+        replies: dict[str, list[Reply]] = {}
+        for asked in (*self.before, *self.during):
+            reply = self.answer(asked)
+            replies.setdefault(asked.stage, []).append(reply)
+            for channel, data in payloads(reply).items():
+                assert known.get(asked.stage, {}).get(channel, data) == data, "a release was drawn twice"
+        assert len(self.rows()) == self.charged, "a release was counted twice"
+        for stage, given in replies.items():  # what was sent before and is sent again counts once
+            batch = shuffle([*given, *given], minimum_users=0, rng=np.random.default_rng(0)).batch
+            assert batch.users == USERS and batch.duplicates == USERS * (2 * len(given) - 1), f"{stage}: counted twice"
+
+
+def payloads(reply: Reply) -> dict[str, bytes]:
+    return {r.channel: next(iter(r.payload.values())).tobytes() for r in reply.releases}
+
+
+# -- a device's records
+
+OLD, NEW = ["one", "two books"], ["three", "", "four films"]
+
+
+class Records(Scenario):
+    """Records that are added to a device: all of them are there, or none."""
+
+    def prepare(self) -> None:
+        write_node(self.template, policy=Policy(embedding=100.0, total=1000.0))
+        add_records(self.template, "train", OLD, None)
+
+    def child(self) -> None:
+        add_records(self.place, "train", NEW, None)
+
+    def check(self, *, killed: bool) -> None:
+        shard = Shard.load(self.place, "train")
+        texts = list(shard.texts)
+        assert texts == OLD + NEW or (killed and texts == OLD), texts
+        assert shard.records.tolist() == list(range(len(texts)))
+        add_records(self.place, "train", ["again"], None)
+        assert list(Shard.load(self.place, "train").texts) == [*texts, "again"]
+        assert not list(self.place.glob(".draft*")), "a draft is left"
+
+
+# -- a shuffler's store
+
+SHUFFLED_NODES, NODE_USERS, STAGES = 3, 4, ("one", "two")
+#: In front of every user's number, so that it is found in a file wherever it is.
+MARK = 0x5EC2E7 << 24
+Owner = tuple[int, int]
+
+
+def sealed_row(owner: Owner, time: int) -> bytes:
+    """What a node sends of a record: other bytes each time, as it is sealed anew."""
+    return hashlib.sha256(f"{owner} {time}".encode()).digest()
+
+
+def owners(node: int) -> list[Owner]:
+    """Users and records of a node; each user has two records."""
+    return [(MARK + node * NODE_USERS + user, record) for user in range(NODE_USERS) for record in (0, 1)]
+
+
+class Shuffler(Scenario):
+    """A shuffler's work from first to last, which sends every acknowledgement."""
+
+    def gather(self, time: int) -> None:
+        with Store(self.place / "store.sqlite") as store:
+            for stage in STAGES:
+                there = store.open_stage(stage, stage.encode(), row_bytes=32, minimum_users=5, timeout=1.0)
+                for node in range(SHUFFLED_NODES) if there.state == OPEN else ():
+                    rows = b"".join(sealed_row(owner, time) for owner in owners(node))
+                    users, records = np.array(owners(node), np.int64).T.copy()
+                    store.add(stage, Sealed(users, records, np.frombuffer(rows, np.uint8).reshape(len(users), -1)))
+                    self.send(["added", stage, [node, time]])
+                store.close(stage, dropped={}, errors={})
+                self.send(["closed", stage, store.batch(stage).tobytes().hex()])
+
+    def child(self) -> None:
+        self.gather(time=0)
+
+    def check(self, *, killed: bool) -> None:
+        before = self.received()
+        self.gather(time=1)
+        with Store(self.place / "store.sqlite") as store:
+            batches = {stage: store.batch(stage).tobytes() for stage in STAGES}
+            assert {store.stage(stage).users for stage in STAGES} == {SHUFFLED_NODES * NODE_USERS}
+        for stage, batch in batches.items():
+            rows = Counter(batch[i : i + 32] for i in range(0, len(batch), 32))
+            assert rows.total() == SHUFFLED_NODES * NODE_USERS * 2
+            for node in range(SHUFFLED_NODES):
+                for owner in owners(node):
+                    times = [time for time in (0, 1) if rows[sealed_row(owner, time)]]
+                    assert len(times) == 1 and rows[sealed_row(owner, times[0])] == 1, "a row is lost, or there twice"
+                    assert times == [0] or ["added", stage, [node, 0]] not in before, "an acknowledged row is lost"
+        assert all(batches[stage].hex() == batch for kind, stage, batch in before if kind == "closed"), "another batch"
+        left = b"".join(path.read_bytes() for path in self.place.iterdir())
+        assert (MARK >> 24).to_bytes(3, "big") not in left, "a user's number is in the file"
+
+
+SCENARIOS: dict[str, Callable[[Path], Scenario]] = {
+    "first": lambda folder: Device(folder, [], [request(arm="")]),
+    "later": lambda folder: Device(folder, [request(arm="")], [with_prior(arm="", stage="later")]),
+    "two": lambda folder: Device(folder, [], [request(arm="", label=None), request(arm="", **MORE)]),
+    "again": lambda folder: Device(folder, [request(arm="")], [request(arm=""), request(arm="", **MORE, label=None)]),
+    "many": lambda folder: Device(folder, [], [request(arm="", stage=f"stage-{i}") for i in range(6)]),
+    "records": Records,
+    "shuffler": Shuffler,
 }
 
 
-def ask(asked: Request) -> Reply:
-    """What the device answers; in this process, through Flower's handler."""
-    answer = release(message(asked), context(0))
-    if answer.has_error():
-        raise AssertionError(answer.error.reason)
-    return reply_from_record(answer.content)
-
-
-def line(asked: Request, reply: Reply) -> bytes:
-    """A reply as one line, so that what came of a send that was cut short is no line."""
-    payloads = {r.channel: next(iter(r.payload.values())).tobytes().hex() for r in reply.releases}
-    return (json.dumps([asked.stage, payloads]) + "\n").encode()
-
-
-def answering(questions: Sequence[Request], sent: Path) -> Callable[[], None]:
-    """A device that answers one question after another, each sent as soon as it is answered."""
-
-    def child() -> None:
-        for asked in questions:
-            reply = ask(asked)
-            with open(sent, "ab", buffering=0) as network:
-                network.write(line(asked, reply))
-
-    return child
-
-
-def check(node: Path, questions: Sequence[Request], sent: Path, charged: int) -> None:
-    """After a kill: the ledger opens, holds what left and only whole answers, and the device goes on where it was."""
-    left = sent.read_bytes().splitlines(keepends=True) if sent.exists() else []
-    with load_node(node).ledger("") as opened:
-        rows = opened.rows()
-    known = {stage: {r.channel: b"" for r in rows if r.stage == stage} for stage in {r.stage for r in rows}}
-    for r in rows:
-        known[r.stage][r.channel] += r.payload  # rows come in the order of users
-    for text in left:  # the ledger never shows less than what left, to the byte
-        stage, payloads = json.loads(text)
-        for channel, data in payloads.items():
-            kept = known.get(stage, {}).get(channel, b"")
-            assert kept.hex() == data, "what left is not on the ledger"
-    counts = Counter((r.stage, r.channel) for r in rows)
-    assert set(counts.values()) <= {USERS}, "an answer was charged by halves"
-    replies: dict[str, list[Reply]] = {}
-    for asked in questions:
-        before = known.get(asked.stage)
-        reply = ask(asked)
-        replies.setdefault(asked.stage, []).append(reply)
-        for made in reply.releases:  # what was charged is not lost: it is what the device sends now
-            if before and made.channel in before:
-                data = next(iter(made.payload.values())).tobytes()
-                assert before[made.channel] == data, "a release was drawn twice"
-    with load_node(node).ledger("") as opened:
-        rows = opened.rows()
-        assert len(rows) == charged, "a release was counted twice"
-        people = np.arange(USERS, dtype=np.int64)
-        assert np.allclose(opened.spent(people).epsilon, sum(r.epsilon for r in rows) / USERS)
-    for stage, given in replies.items():  # what was sent before and is sent again counts once
-        batch = shuffle([*given, *given], minimum_users=0, rng=np.random.default_rng(0)).batch
-        assert batch.users == USERS and batch.duplicates == USERS * (2 * len(given) - 1), f"{stage}: counted twice"
-
-
-def run(folder: Path, cases: Sequence[str], *, power: bool, every: int) -> Counter[str]:
-    """Kills at every `every`-th point of the cases; how many there were, by the call that was not made."""
+def run(scenario: Scenario, *, power: bool, every: int) -> Counter[str]:
+    """Kill the program at every `every`-th point, and count the kills by the call that was not made."""
+    scenario.prepare()
     kills: Counter[str] = Counter()
-    os.environ[NODES] = str(folder / "nodes")
-    node, template, sent = folder / "nodes" / "0", folder / "template", folder / "sent"
-    for name in cases:
-        before, during = CASES[name]
-        shutil.rmtree(folder, ignore_errors=True)
-        make_node(node, range(USERS), seed=None)
-        for asked in before:
-            ask(asked)
-        node.rename(template)
-        shutil.copytree(template, node)
-        for asked in during:
-            ask(asked)
-        with load_node(node).ledger("") as opened:
-            charged = len(opened.rows())
-        k = 0
-        while True:
-            shutil.rmtree(node)
-            sent.unlink(missing_ok=True)
-            shutil.copytree(template, node)
-            call = Points(answering(during, sent), node).kill(k, power=power)
-            if call is not None:
-                kills[call] += 1
-            check(node, [*before, *during], sent, charged)
-            if call is None:
-                break
-            k += every
+    k, call = 0, ""
+    while call is not None:
+        shutil.rmtree(scenario.place, ignore_errors=True)
+        scenario.sent.unlink(missing_ok=True)
+        shutil.copytree(scenario.template, scenario.place)
+        call = kill(scenario.child, scenario.place, k, power=power)
+        scenario.check(killed=call is not None)
+        kills.update([call] if call else [])
+        k += every
     return kills
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser()
+    parser.add_argument("scenario", choices=SCENARIOS)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--power", action="store_true")
-    parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--every", type=int, default=1)
     given = parser.parse_args()
-    print(json.dumps(run(given.folder, given.cases.split(","), power=given.power, every=given.every)))
-
-
-if __name__ == "__main__":
-    main()
+    print(json.dumps(run(SCENARIOS[given.scenario](given.folder), power=given.power, every=given.every)))

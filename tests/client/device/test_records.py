@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -25,8 +22,7 @@ from client.store.questions import FIRST_RECORD, QuestionRecords
 from mechanisms.messages.wire import reply_from_record, request_to_record
 from sottovoce.cli import main as cli
 from tests.support.clients import ENCODER, make_node, request
-from tests.support.devices import PUBLISHER, ROOT, SENTENCES, make_bundle, on_a_device
-from tests.support.kill_points import traceable
+from tests.support.devices import PUBLISHER, SENTENCES, make_bundle, on_a_device
 from tests.support.requests import changed
 
 FILES = {
@@ -278,21 +274,6 @@ def test_a_disk_that_fails_leaves_what_was_there(node: Path, point: int, monkeyp
     assert held(node) == before and sorted(node.iterdir()) == files
     assert add_records(node, "train", ["four"], None) == (0, range(2, 3))
     assert held(node) == [*before, (0, 2, "four")]
-
-
-def test_it_is_whole_or_not_there_wherever_it_is_killed(tmp_path: Path) -> None:
-    if not traceable():
-        pytest.skip("this system does not let a process trace its fork")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.record_kills", str(tmp_path / "d")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    kills = json.loads(done.stdout)
-    assert min(kills["replaced"], kills["kept"]) >= 2 and kills["points"] > 20, kills
 
 
 # -- at once ----------------------------------------------------------------------------------------------------------

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import resource
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,10 +16,7 @@ import pytest
 from mechanisms.messages.sealed import Sealed, batch_identity
 from simulations.shuffler.core import Admitted
 from simulations.shuffler.store import CLOSED, DISCARDED, OPEN, Conflict, Stage, Store, StoreError
-from tests.support.kill_points import traceable
-from tests.support.paths import ROOT
-from tests.support.shuffler_kills import MARK
-from tests.system.test_kills import place  # noqa: F401  a folder for kills
+from tests.support.kills import MARK
 
 WIDTH = 112
 
@@ -272,40 +265,7 @@ def test_origins_are_told_where_a_study_asks_for_them(path: Path, tmp_path: Path
     assert [tuple(pair) for pair in np.load(tmp_path / "origins" / "train.npy").tolist()] == expected
 
 
-# -- killed, damaged, shared ----------------------------------------------------------------------------------------
-
-
-def kills(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tests.support.shuffler_kills", str(folder), *options],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-
-
-needs_trace = pytest.mark.skipif(not traceable(), reason="needs a Linux where a process may trace its own fork")
-
-
-@needs_trace
-@pytest.mark.parametrize("options", [["--every=11"], ["--power", "--every=13"]])
-def test_killed_at_some_writes(place: Path, options: list[str]) -> None:  # noqa: F811
-    done = kills(place, *options)
-    assert done.returncode == 0, done.stderr
-    assert {"pwrite64", "fdatasync"} <= set(json.loads(done.stdout))
-
-
-@needs_trace
-@pytest.mark.slow
-@pytest.mark.soak
-@pytest.mark.parametrize("options", [[], ["--power"]])
-def test_killed_at_every_write_and_every_acknowledgement(place: Path, options: list[str]) -> None:  # noqa: F811
-    done = kills(place, *options)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    assert sum(result.values()) > 150 and {"pwrite64", "fdatasync", "ftruncate", "write"} <= set(result)
+# -- damaged, shared ----------------------------------------------------------------------------------------
 
 
 def test_one_process_at_a_time(path: Path, store: Store) -> None:
