@@ -46,8 +46,7 @@ from mechanisms.messages.wire import (
 )
 from mechanisms.vocabulary import Vocabulary
 from tests.support.clients import OPEN, make_node, request, with_prior
-from tests.support.fuzz import HUGE, Fuzzer
-from tests.system.test_fuzz import ROOM, extra
+from tests.support.fuzz import HUGE, ROOM, Fuzzer, extra
 
 PRIVATE, PUBLIC = generate_keys()
 N = 7

@@ -26,7 +26,7 @@ from simulations.shuffler.enrolment import Enrolled
 from simulations.shuffler.rounds import Rounds, read_request
 from simulations.shuffler.store import CLOSED, DISCARDED, OPEN, Store
 from tests.server.test_sealed_batches import honest
-from tests.support.fuzz import HUGE, Fuzzer
+from tests.support.fuzz import HUGE, ROOM, Fuzzer, extra
 from tests.support.rounds import (
     ENROLLED,
     ONE,
@@ -42,7 +42,7 @@ from tests.support.rounds import (
     served,
     wanted,
 )
-from tests.system.test_fuzz import ROOM, extra, text_request
+from tests.system.test_fuzz import text_request
 
 
 def test_a_round_asks_each_node_once_and_closes(store: Store) -> None:
