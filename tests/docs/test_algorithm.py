@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -22,18 +20,12 @@ from mechanisms.streams import SimulationStreams
 from server.protocols.drive import Collected, Driver
 from server.protocols.protocol import Channels, Public, Training
 from server.protocols.statistics import statistics
-
-FILE = Path(__file__).parents[2] / "docs/algorithm.py"
+from tests.support.programs import program
 
 
 @pytest.fixture(scope="module")
 def algorithm() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("algorithm", FILE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where a dataclass looks its annotations up
-    spec.loader.exec_module(module)
-    return module
+    return program("algorithm")
 
 
 class Users:
@@ -103,14 +95,6 @@ def test_the_product_releases_and_learns_as_the_algorithm_does(algorithm: Module
     np.testing.assert_allclose(logits, model.maps.logits(model.maps.project(embedded)), atol=1e-5)
     assert (logits.argmax(axis=1) == labels).mean() > 0.7
     assert ledger.spent == dict.fromkeys(range(2_000), algorithm.EPSILON)
-
-
-def test_a_user_whose_total_is_spent_releases_nothing(algorithm: ModuleType) -> None:
-    ledger = algorithm.Ledger(total=5.0)
-    ledger.charge(0, 4.0)
-    with pytest.raises(ValueError, match="spent"):
-        algorithm.release(np.eye(3), PrivUnit(3, 4.0), ledger)
-    assert ledger.spent == {0: 4.0}
 
 
 def test_it_runs(algorithm: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

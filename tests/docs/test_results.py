@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-import pandas
 import pytest
 
 from simulations.experiment import load
@@ -58,49 +55,3 @@ def test_a_table_of_sweeps_names_their_arms_and_its_page_has_its_cells(results: 
             page = (ROOT / "docs" / table.page).read_text(encoding="utf-8")
             now = results.replaced(page, table.name, results.lines(table, means))
             assert re.sub(r"0\.\d{3}", "0.500", page) == re.sub(r"0\.\d{3}", "0.500", now), table.name
-
-
-MANIFEST = """
-[[table]]
-name = "tiny"
-page = "page.md"
-sweeps = [{ experiment = "demo", data = "tiny", set = ["population.users=50"], seeds = [1, 2] }]
-head = ["arm", "here", "x"]
-rows = [["a †", "{no noise|on_device}", "–"]]
-"""
-PAGE = "# A page\n\n<!-- table: tiny -->\n\n| arm | old |\n| --- | ---: |\n| a | 0.5 |\n\nWords | after it.\n"
-
-
-def test_a_table_is_made_from_its_sweeps(results: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "tables.toml").write_text(MANIFEST)
-    (tmp_path / "page.md").write_text(PAGE)
-    requests = []
-
-    class Finished:
-        table = pandas.DataFrame(
-            [("no noise", "accuracy", "on_device", 0.75, 0.01, 0.02), ("no noise", "accuracy", "sanitized", 0.5, 0, 0)],
-            columns=["arm", "metric", "split", "mean", "error", "error_by_text"],
-        )
-
-    def sweep(file: Path, out: Path, overrides: Any) -> Finished:
-        requests.append((document(file), out.name, overrides))
-        return Finished()
-
-    monkeypatch.setattr("sottovoce.sweep", sweep)
-    table = results.manifest(tmp_path / "tables.toml")["tiny"]
-    results.make(table, pages=tmp_path, out=tmp_path / "out", data=Path("data"))
-    assert requests == [
-        (
-            {"name": "tiny-0", "experiment": "demo", "seeds": [1, 2]},
-            "tiny-0",
-            ["data.path=data/tiny", "population.users=50"],
-        )
-    ]
-    page = (tmp_path / "page.md").read_text()
-    assert page == PAGE.replace(
-        "| arm | old |\n| --- | ---: |\n| a | 0.5 |", "| arm | here | x |\n| --- | ---: | ---: |\n| a † | 0.750 | – |"
-    )
-    with pytest.raises(ValueError, match="no table below"):
-        results.replaced(PAGE, "other", [])
-    with pytest.raises(ValueError, match="no arm 'no noise'"):
-        results.lines(table, [{}])
