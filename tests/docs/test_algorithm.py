@@ -98,7 +98,7 @@ def test_the_product_releases_and_learns_as_the_algorithm_does(algorithm: Module
 
 
 def test_it_runs(algorithm: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, size in {"PUBLIC": 400, "USERS": 300, "TESTS": 100}.items():
+    for name, size in {"PUBLIC": 100, "USERS": 60, "TESTS": 40}.items():
         monkeypatch.setattr(algorithm, name, size)
     algorithm.main()
     assert "ε of each user, who trusts nobody: 4 of 8 allowed" in capsys.readouterr().out

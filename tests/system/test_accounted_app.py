@@ -1,4 +1,4 @@
-"""Flower's quickstart with the mod, through Flower's own server, strategy and SuperNodes, on Ray and as processes."""
+"""Flower's quickstart with the mod, through Flower's own strategy, SuperLink and SuperNodes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from tests.support.deployments import running
 from tests.support.paths import ROOT
 
 # Of the app without a server tests/client/test_accounted.py shows the same.
-pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.xdist_group("deployment")]
 
-NODES, ROUNDS = 3, 2
 PROJECT = """[project]
 name = "quick"
 version = "1.0.0"
@@ -36,49 +35,6 @@ clientapp = "quick.client:app"
 [tool.flwr.app.config]
 seen = ""
 """
-PROGRAM = """
-import json, sys
-from flwr.app import ConfigRecord
-from flwr.serverapp import ServerApp
-from flwr.simulation import run_simulation
-from sottovoce import Policy, accounted
-from tests.support.quickstart import Watching, arrays, quickstart
-
-vector = {"mechanism": "privunit", "epsilon": 2.0, "norm": 1.0}
-instead = {"metrics.num-examples": 1, "metrics.train_loss": None}
-mod = accounted("ledger.sqlite", Policy(statistic=8.0, total=8.0), {"train": {"arrays": vector}}, instead=instead)
-server = ServerApp()
-
-@server.main()
-def main(grid, context):
-    kept = Watching(fraction_evaluate=0.0, min_train_nodes=int(sys.argv[1]), min_available_nodes=int(sys.argv[1]))
-    kept.start(grid, arrays(), num_rounds=int(sys.argv[2]), train_config=ConfigRecord({}))
-    open("seen.json", "w").write(json.dumps(kept.seen))
-
-run_simulation(server, quickstart([mod]), num_supernodes=int(sys.argv[1]))
-"""
-
-
-def test_constants_leave_and_every_user_is_charged_for_every_round(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, "program.py", str(NODES), str(ROUNDS)],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads((tmp_path / "seen.json").read_text()) == [{"num-examples": 1}] * (NODES * ROUNDS)
-    with Ledger(tmp_path / "ledger.sqlite") as ledger:
-        rows = ledger.rows()
-    assert sorted(row.user for row in rows) == sorted([*range(NODES)] * ROUNDS)
-    assert {round(row.epsilon, 6) for row in rows} == {2.0}
-
-
-# --- through a SuperLink and SuperNodes of their own, as a deployment has them
-
 APP = {
     "pyproject.toml": PROJECT,
     "quick/__init__.py": "",
@@ -124,20 +80,10 @@ def federation(tmp_path: Path) -> Iterator[dict[str, str]]:
     (tmp_path / "home" / "config.toml").write_text(
         f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{address}"\ninsecure = true\n'
     )
-    nodes = [
-        [
-            "flower-supernode",
-            "--insecure",
-            "--superlink",
-            address,
-            "--port",
-            str(free_port()),
-            "--node-config",
-            f"partition-id={i} num-partitions=2",
-        ]
-        for i in range(2)
-    ]
-    parties = [["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", address.split(":")[1]], *nodes]
+    serve = ["flower-supernode", "--insecure", "--superlink", address, "--port"]
+    parties = [["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", address.split(":")[1]]]
+    for i in range(2):
+        parties.append([*serve, str(free_port()), "--node-config", f"partition-id={i} num-partitions=2"])
     with ExitStack() as started:
         for i, command in enumerate(parties):
             (tmp_path / str(i)).mkdir()

@@ -62,9 +62,7 @@ def on_node(folder: Path) -> list:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda node: records_path(node, "train").write_text("HIV positive"),
         lambda node: np.save(records_path(node, "train"), np.array(["HIV positive"])),
-        lambda node: next(node.glob("train-*.npy")).write_bytes(b"HIV positive"),
         lambda node: (node / "node.json").write_text('{"HIV positive": 1}'),
         lambda node: (node / "ledger-a.sqlite").write_bytes(b"HIV positive" * 1000),
     ],
@@ -84,18 +82,17 @@ def test_a_client_that_raises(damage: Callable[[Path], object], folder: Path, ca
     assert "HIV" not in repr(outcome.line) + caplog.text
 
 
-@pytest.mark.parametrize(("code", "name"), [(0, "a worker died, or no reason was given"), (77, "code 77")])
 def test_an_error_that_is_not_the_clients_is_named_by_its_code_alone(
-    code: int, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def dying(question: Message, context: Context) -> Message:
         if context.node_config["partition-id"] != BROKEN - 1:
             return client_app.release(question, context)
-        return Message(Error(code, "KeyError: 'HIV'"), reply_to=question)
+        return Message(Error(77, "KeyError: 'HIV'"), reply_to=question)
 
     monkeypatch.setattr("tests.support.studies.release", dying)
     line = run(LocalGrid(NODES)).line
-    assert line["delivered"] == OTHERS and line["errors"] == {name: 2}
+    assert line["delivered"] == OTHERS and line["errors"] == {"code 77": 2}
 
 
 def test_a_node_that_never_answers(folder: Path) -> None:
@@ -120,9 +117,7 @@ def test_an_answer_that_is_lost_on_its_way_stays_charged_and_can_be_had_again(fo
 @pytest.mark.parametrize(
     ("change", "refusal"),
     [
-        ({"embedding": 31.0}, "channel"),
         ({"total": 33.0}, "spent"),
-        ({"mechanisms": ()}, "mechanism"),
         ({"minimum_users": 11}, "minimum-users"),
     ],
 )
@@ -140,20 +135,9 @@ def changed(change: Callable[[Reply], Reply]) -> Callable[[RecordDict, str], Rec
     return lambda content, stage: reply_to_record(change(reply_from_record(content)))
 
 
-def release(**fields: object) -> Callable[[Reply], Reply]:
-    """The embedding with other fields."""
-
-    def change(reply: Reply) -> Reply:
-        first = dataclasses.replace(reply.releases[0], **fields)
-        return dataclasses.replace(reply, releases=(first, *reply.releases[1:]))
-
-    return change
-
-
-def off_the_sphere(reply: Reply) -> Reply:
-    z = reply.releases[0].payload["z"].copy()
-    z[0] //= 2
-    return release(payload={"z": z})(reply)
+def other_digest(reply: Reply) -> Reply:
+    first = dataclasses.replace(reply.releases[0], digest="0" * 64)
+    return dataclasses.replace(reply, releases=(first, *reply.releases[1:]))
 
 
 def label_outside(reply: Reply) -> Reply:
@@ -171,13 +155,9 @@ ALL = (USERS // NODES, BROKEN_TEST)
 @pytest.mark.parametrize(
     ("change", "reason", "counts"),
     [
-        (release(stage="other"), "embedding: stage", ALL),
-        (release(digest="0" * 64), "embedding: digest", ALL),
-        (release(payload={"HIV": np.zeros(0, np.int16)}), None, (0, 0)),
-        (off_the_sphere, "embedding: off the sphere", (1, 1)),
+        (other_digest, "embedding: digest", ALL),
         (label_outside, "label: out of range", (2, 0)),
-        (lambda reply: dataclasses.replace(reply, users=-1 - reply.users), "user or record below 0", ALL),
-        (lambda reply: dataclasses.replace(reply, releases=()), "channels", ALL),
+        (lambda reply: dataclasses.replace(reply, users=None), None, (0, 0)),
     ],
 )
 def test_a_malformed_release(
@@ -186,7 +166,12 @@ def test_a_malformed_release(
     def tamper(content: RecordDict, stage: str) -> RecordDict:
         try:
             return changed(change)(content, stage)
-        except ValueError:  # what our own classes refuse to build, a hostile client sends as raw records
+        except (
+            TypeError,
+            ValueError,
+            AttributeError,
+        ):
+            # what our own classes refuse to build, a hostile client sends as raw records
             return RecordDict({"ids": content["ids"]} | {"HIV": content["ids"]})
 
     line = run(LocalGrid(NODES, tamper={BROKEN: tamper})).line

@@ -185,7 +185,3 @@ def test_a_lent_node_finds_the_public_folders_that_it_names(tmp_path: Path, monk
     monkeypatch.setattr(transport, "respond", respond)
     content(answer(message(request()), "0", Beside(tmp_path), tmp_path / "shared"))
     assert seen == [b"public"]
-
-
-def test_a_keeper_that_sees_no_nodes_says_so(tmp_path: Path) -> None:
-    assert not NodeStore(str(tmp_path / "nodes"), put=lambda files: files).sees()
