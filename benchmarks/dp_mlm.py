@@ -69,7 +69,7 @@ def main() -> None:
         model.save_pretrained(checkpoint)
         tokenizer.save_pretrained(checkpoint)
         export_masked_lm(checkpoint, folder, public_texts=public[:100], seed=1)
-        client = MaskedLM(folder, threads=1)
+        client = MaskedLM(folder)
     words = [w for w in tokenizer.get_vocab() if not w.startswith(("##", "["))]
     vocabulary = Vocabulary(tuple(sorted(words)), np.zeros((len(words), 1), np.float32))
     text = TextMechanism(DpMlm(EPSILON, client.low, client.high, vocabulary), tokens=40, length="kept")

@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client.models.encoder import Encoder
 from client.store.durable import private_file, replacing
 from client.store.tables import Tables
-from mechanisms.pieces import Text
 
 #: How encoders read a text: embeddings of texts that were read in another way are not used. 2: special tokens in a text
 #: are characters.
 _READING = 2
 
 
-class Embeddings(Protocol):
-    """Embeddings of n texts, (n, width) float32, of which a few are read at a time."""
+@dataclass(frozen=True, eq=False)
+class Embeddings:
+    """Embeddings of n texts, (n, width) float32, of which a few are read or computed at a time.
 
-    @property
-    def width(self) -> int:
-        """Return the number of coordinates of an embedding."""
-        ...
+    Attributes:
+        width: Number of coordinates of an embedding.
+        take: Function that returns the embeddings (k, width) of k rows.
+    """
 
-    def take(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the embeddings of some rows."""
-        ...
+    width: int
+    take: Callable[[NDArray[Any]], NDArray[np.float32]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,23 +56,6 @@ class TableEmbeddings:
     def take(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return the embeddings of some texts."""
         return self.tables.take(self.rows[rows])
-
-
-@dataclass(frozen=True, eq=False)
-class LazyEmbeddings:
-    """Embeddings of texts, computed when they are read: only those of a few texts are in memory at a time."""
-
-    encoder: Encoder
-    texts: Sequence[Text]
-
-    @property
-    def width(self) -> int:
-        """Return the number of coordinates of an embedding."""
-        return int(self.encoder.dim)
-
-    def take(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """Compute the embeddings of some texts."""
-        return self.encoder.encode([self.texts[i] for i in rows.tolist()])
 
 
 def embeddings_path(folder: Path | str, split: str, identity: str) -> Path:
@@ -163,4 +144,4 @@ def read_embeddings(folder: Path | str, split: str, identity: str, n: int) -> Em
     kept = TableEmbeddings(kept.tables, kept.rows[:n])
     if kept.rows.shape != (n,) or (n and not 0 <= kept.rows.min() <= kept.rows.max() < len(kept.tables)):
         raise ValueError(f"embeddings: {path} does not fit its records")
-    return kept
+    return Embeddings(kept.width, kept.take)

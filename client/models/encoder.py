@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +22,21 @@ FILES = ("model.onnx", "tokenizer.json", "encoder.json")
 _POOLINGS = ("mean", "cls", "last", "mean-normalized", "cls-normalized", "last-normalized")
 PRECISIONS = ("fp32", "int8", "int4")
 
+#: The widest states there are.
+_WIDEST = 2**16
+#: Fields of encoder.json, and what each may be.
+_RULES: dict[str, Callable[[Any], bool]] = {
+    "pooling": lambda value: value in _POOLINGS,
+    "max_length": lambda value: is_whole(value, 2, LONGEST),
+    "dim": lambda value: is_whole(value, 2, _WIDEST),
+    "precision": lambda value: value in PRECISIONS,
+}
 #: Tokens of a batch, about: the output of a layer stays in a core's cache.
 _TOKENS = 1024
 #: Texts that are tokenized at once: enough for full batches of every length, and a tokenized text is large.
 _CHUNK = 1 << 14
-#: Tokens of the texts that a graph is tried with, and the widest states there are.
-_PROBE, _WIDEST = 7, 2**16
+#: Tokens of the texts that a graph is tried with.
+_PROBE = 7
 
 
 def identity(folder: Path | str) -> str:
@@ -67,14 +77,8 @@ class Encoder:
     def __init__(self, folder: Path | str, *, threads: int | None = None) -> None:
         folder = self.folder = Path(folder)
         self.identity = identity(folder)
-        about = fields("encoder", folder / "encoder.json", ("pooling", "max_length", "dim"), precision="fp32")
-        self.pooling, self.max_length, self.dim, self.precision = (about[name] for name in about)
-        for name, most in (("max_length", LONGEST), ("dim", _WIDEST)):
-            if not is_whole(about[name], 2, most):
-                raise ValueError(f"encoder: {folder / 'encoder.json'}: {name} must be from 2 to {most}")
-        for value, choices in ((self.pooling, _POOLINGS), (self.precision, PRECISIONS)):
-            if not isinstance(value, str) or value not in choices:
-                raise ValueError(f"encoder: {folder / 'encoder.json'}: {value!r} is not one of {', '.join(choices)}")
+        about = fields("encoder", folder / "encoder.json", _RULES, precision="fp32")
+        self.pooling, self.max_length, self.dim, self.precision = (about[name] for name in _RULES)
         self._tokenizer, (self._session,) = load_checked("encoder", folder, "model.onnx", threads=1)
         self.threads = cores() if threads is None else threads
         self._special = read_as_text(self._tokenizer)
@@ -142,6 +146,6 @@ class Encoder:
 
 
 @lru_cache(maxsize=1)
-def load(folder: Path | str, threads: int | None = None) -> Encoder:
+def load(folder: Path | str) -> Encoder:
     """Return the encoder in a folder, kept for the life of the process: loading costs far more than a batch."""
-    return Encoder(folder, threads=threads)
+    return Encoder(folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from client.models.clean_text import clean_text
 from client.models.content import content_hash
 from client.models.onnx import LONGEST, bounds, fields, load_checked, longest, numbers, tried
-from client.models.pieces import Pieces, in_pieces
+from client.models.pieces import STEP, Pieces, batches, in_pieces
 from mechanisms.checks import is_whole
 from mechanisms.pieces import encoded, read_as_text
 from mechanisms.vocabulary import NOTHING, Vocabulary
@@ -22,35 +22,18 @@ from mechanisms.words.language_model import Scores
 FILES = ("model.onnx", "tokenizer.json", "generator.json")
 #: Of a model in two parts, beside those: the first part.
 ENCODER = "encoder.onnx"
-_FIELDS = (
-    "before",
-    "after",
-    "start",
-    "end",
-    "padding",
-    "unknown",
-    "special",
-    "spelling",
-    "pieces",
-    "max_length",
-    "history",
-    "low",
-    "high",
-)
-_BATCH = 32
+#: Fields of generator.json, and what each may be.
+_RULES: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("before", "after", "special"), lambda value: numbers(value, 2**31)),
+    **dict.fromkeys(("start", "end", "unknown"), lambda value: value is None or is_whole(value, 0, 2**31)),
+    "padding": lambda value: is_whole(value, 0, 2**31),
+    "pieces": lambda value: is_whole(value, 1, 2**31 - 1),
+    **dict.fromkeys(("max_length", "low", "high"), lambda value: isinstance(value, int | float)),
+    "history": lambda value: is_whole(value, 1, LONGEST),
+    "spelling": lambda value: isinstance(value, str),
+}
 #: Texts whose prompts' states are held at once.
 _HELD = 256
-#: Inputs are padded to the next multiple, as those of `client.models.masked_lm` are, and for the same reason.
-_STEP = 8
-
-
-def identity(folder: Path | str) -> str:
-    """Return the SHA-256 (hex) over the names and contents of the model's files.
-
-    Raises:
-        ValueError: A file is missing.
-    """
-    return content_hash(folder, files(folder), "generator")
 
 
 def files(folder: Path | str) -> tuple[str, ...]:
@@ -63,7 +46,6 @@ class Generator:
 
     Args:
         folder: Folder of the model.
-        threads: See `client.models.onnx.session`.
 
     Attributes:
         low: Lower bound of its logits, calibrated on public text.
@@ -74,15 +56,18 @@ class Generator:
         ValueError: The folder holds no generating model.
     """
 
-    def __init__(self, folder: Path | str, *, threads: int | None = None) -> None:
+    def __init__(self, folder: Path | str) -> None:
         folder = Path(folder)
-        self.identity = identity(folder)
-        self._about = fields("generator", folder / "generator.json", _FIELDS)
-        if why := _wrong(self._about):
-            raise ValueError(f"generator: {folder / 'generator.json'}: {why}")
+        self.identity = content_hash(folder, files(folder), "generator")
+        self._about = about = fields("generator", folder / "generator.json", _RULES)
+        own = [*about["before"], *about["after"], *(about[name] or 0 for name in ("start", "end", "padding"))]
+        least = len(about["before"]) + len(about["after"]) + 1
+        inside = max(own) < about["pieces"] and is_whole(about["max_length"], least, LONGEST)
+        if not (inside and bounds(about["low"], about["high"])):
+            raise ValueError(f"generator: {folder / 'generator.json'}: a token, max_length or low are out of range")
         self.low, self.high = float(self._about["low"]), float(self._about["high"])
         parts = () if self._about["start"] is None else (ENCODER,)
-        self._tokenizer, graphs = load_checked("generator", folder, "model.onnx", *parts, threads=threads)
+        self._tokenizer, graphs = load_checked("generator", folder, "model.onnx", *parts)
         self._special = read_as_text(self._tokenizer, self._about["special"])
         self._session, self._encoder = graphs[0], graphs[1] if parts else None
         self._known: dict[str, Pieces] = {}
@@ -93,7 +78,7 @@ class Generator:
         about = self._about
         room = about["max_length"] - len(about["before"]) - len(about["after"])
 
-        def logits(rows: NDArray[np.int64], length: int = min(2 * _STEP, room), written: int = 3) -> Any:
+        def logits(rows: NDArray[np.int64], length: int = min(2 * STEP, room), written: int = 3) -> Any:
             ids = [((row * 7 + np.arange(max(length, written))) % about["pieces"]).tolist() for row in rows]
             prompts = [[*about["before"], *row_ids[:length], *about["after"]] for row_ids in ids]
             answers = np.full((len(rows), about["pieces"]), np.nan, np.float32)
@@ -190,7 +175,7 @@ class Generator:
 
     def _causal(self, inputs: Sequence[list[int]]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Yield input indices and their logits behind the last token, for up to 32 inputs of one width."""
-        for batch, width in _alike([(len(ids),) for ids in inputs]):
+        for batch, width in batches([(len(ids),) for ids in inputs]):
             ids = [inputs[i] for i in batch]
             feeds = self._masked(ids, min(width[0], self._about["max_length"] + self._about["history"]))
             feeds["positions"] = np.array([len(row) - 1 for row in ids], dtype=np.int64)
@@ -205,7 +190,7 @@ class Generator:
             prompts: States of each prompt, and how many of these are the prompt's.
             written: Tokens behind each prompt.
         """
-        for batch, width in _alike([(len(s), len(w)) for (s, _), w in zip(prompts, written, strict=True)]):
+        for batch, width in batches([(len(s), len(w)) for (s, _), w in zip(prompts, written, strict=True)]):
             last = [written[i] for i in batch]
             mask = np.arange(width[0])[None] < np.array([prompts[i][1] for i in batch])[:, None]
             states = np.zeros((len(batch), width[0], prompts[batch[0]][0].shape[1]), np.float32)
@@ -229,7 +214,7 @@ class Generator:
         if missing and len(read) + len(missing) > _HELD:
             for row in [row for row in read if row not in set(rows)]:
                 del read[row]
-        for batch, width in _alike([(len(prompts[row]),) for row in missing]):
+        for batch, width in batches([(len(prompts[row]),) for row in missing]):
             ids = [prompts[missing[i]] for i in batch]
             states = self._encoder.run(["states"], self._masked(ids, min(width[0], self._about["max_length"])))[0]
             read.update({missing[i]: row_states for i, row_states in zip(batch, states, strict=True)})
@@ -245,42 +230,7 @@ class Generator:
         return ids
 
 
-def _wrong(about: dict[str, Any]) -> str:
-    """Return the fault of generator.json in words; "" if there is none."""
-    pieces = about["pieces"]
-    if not is_whole(pieces, 1, 2**31 - 1):
-        return "pieces must be a whole number above 0"
-    for name in ("before", "after", "special"):
-        if not numbers(about[name], 2**31 if name == "special" else pieces):
-            return f"{name} must be a list of tokens of the model's"
-    for name in ("start", "end", "padding", "unknown"):
-        if not (
-            is_whole(about[name], 0, 2**31 if name == "unknown" else pieces - 1)
-            or (about[name] is None and name != "padding")
-        ):
-            return f"{name} must be a token of the model's"
-    around = len(about["before"]) + len(about["after"])
-    if not (is_whole(about["max_length"], around + 1, LONGEST) and is_whole(about["history"], 1, LONGEST)):
-        return f"max_length must be from {around + 1}, behind the prompt, and history from 1, to {LONGEST}"
-    if not bounds(about["low"], about["high"]):
-        return "low must be a number below high"
-    return "" if isinstance(about["spelling"], str) else "spelling must be text"
-
-
-def _alike(sizes: Sequence[tuple[int, ...]]) -> Iterator[tuple[NDArray[np.int64], list[int]]]:
-    """Yield up to 32 indices of the same widths, and these widths, which depend on the sizes of a row alone."""
-    widths = np.array([[-(-size // _STEP) * _STEP for size in row] for row in sizes], dtype=np.int64)
-    for width in np.unique(widths, axis=0) if len(widths) else ():
-        same = np.flatnonzero((widths == width).all(axis=1))
-        for begin in range(0, len(same), _BATCH):
-            yield same[begin : begin + _BATCH], width.tolist()
-
-
-def load(folder: Path | str, threads: int | None = None) -> Generator:
-    """Return the generating model in a folder, kept for the life of the process."""
-    return _load(str(folder), threads)
-
-
 @lru_cache(maxsize=2)
-def _load(folder: str, threads: int | None) -> Generator:
-    return Generator(folder, threads=threads)
+def load(folder: Path | str) -> Generator:
+    """Return the generating model in a folder, kept for the life of the process."""
+    return Generator(folder)

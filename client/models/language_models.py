@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from client.models import generator, masked_lm
+from client.models.content import content_hash
 from client.models.generator import Generator
 from client.models.masked_lm import MaskedLM
 
@@ -33,8 +34,7 @@ def identity(folder: Path | str, kind: str) -> str:
     Raises:
         ValueError: A file is missing.
     """
-    read = masked_lm.identity if kind == MASKED_LM else generator.identity
-    return read(part(folder, kind))
+    return content_hash(part(folder, kind), files(folder, kind), kind)
 
 
 def files(folder: Path | str, kind: str) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ def files(folder: Path | str, kind: str) -> tuple[str, ...]:
     return masked_lm.FILES if kind == MASKED_LM else generator.files(part(folder, kind))
 
 
-def load(folder: Path | str, kind: str, threads: int | None = None) -> MaskedLM | Generator:
+def load(folder: Path | str, kind: str) -> MaskedLM | Generator:
     """Return the model of that kind, kept for the life of the process.
 
     Raises:
@@ -51,7 +51,7 @@ def load(folder: Path | str, kind: str, threads: int | None = None) -> MaskedLM 
     if kind not in SAID:
         raise ValueError(f"text: reads a language model of the kind {kind!r}; known: {', '.join(SAID)}")
     place = part(folder, kind)
-    return masked_lm.load(place, threads) if kind == MASKED_LM else generator.load(place, threads)
+    return masked_lm.load(place) if kind == MASKED_LM else generator.load(place)
 
 
 def known(folder: Path | str | None, mechanism: Any, name: str) -> bool:

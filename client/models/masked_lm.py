@@ -12,40 +12,20 @@ from numpy.typing import NDArray
 
 from client.models.content import content_hash
 from client.models.onnx import LONGEST, bounds, fields, last_token, load_checked, longest, numbers, reached_alone, tried
-from client.models.pieces import Columns, Pieces, in_pieces
+from client.models.pieces import BATCH, STEP, Columns, Pieces, batches, in_pieces
 from mechanisms.checks import is_whole
 from mechanisms.pieces import read_as_text
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.language_model import Scores
 
 FILES = ("model.onnx", "tokenizer.json", "masked_lm.json")
-_FIELDS = (
-    "before",
-    "between",
-    "after",
-    "segments",
-    "mask",
-    "unknown",
-    "padding",
-    "special",
-    "max_length",
-    "low",
-    "high",
-    "aligned",
-)
-_BATCH = 32
-#: Inputs are padded to the next multiple. The width of an input then depends on its own text alone, and a row has the
-#: same last bits in every batch of its width (tested), so that a text is sanitized alike alone and in a cohort.
-_STEP = 8
-
-
-def identity(folder: Path | str) -> str:
-    """Return the SHA-256 (hex) over the names and contents of the three files.
-
-    Raises:
-        ValueError: A file is missing.
-    """
-    return content_hash(folder, FILES, "masked-lm")
+#: Fields of masked_lm.json, and what each may be.
+_RULES: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("before", "between", "after", "special"), lambda value: numbers(value, 2**31)),
+    **dict.fromkeys(("mask", "unknown", "padding"), lambda value: is_whole(value, 0, 2**31 - 1)),
+    **dict.fromkeys(("segments", "aligned"), lambda value: value in (0, 1)),
+    **dict.fromkeys(("max_length", "low", "high"), lambda value: isinstance(value, int | float)),
+}
 
 
 class MaskedLM:
@@ -53,7 +33,6 @@ class MaskedLM:
 
     Args:
         folder: Folder of the model.
-        threads: See `client.models.onnx.session`.
 
     Attributes:
         low: Lower bound of its logits, calibrated on public text.
@@ -63,15 +42,16 @@ class MaskedLM:
         ValueError: The folder holds no masked language model.
     """
 
-    def __init__(self, folder: Path | str, *, threads: int | None = None) -> None:
+    def __init__(self, folder: Path | str) -> None:
         folder = Path(folder)
-        self.identity = identity(folder)
-        self._about = fields("masked-lm", folder / "masked_lm.json", _FIELDS)
-        if why := _wrong(self._about):
-            raise ValueError(f"masked-lm: {folder / 'masked_lm.json'}: {why}")
+        self.identity = content_hash(folder, FILES, "masked-lm")
+        self._about = about = fields("masked-lm", folder / "masked_lm.json", _RULES)
+        least = sum(len(about[name]) for name in ("before", "between", "after")) + 2  # around two texts
+        if not (is_whole(about["max_length"], least, LONGEST) and bounds(about["low"], about["high"])):
+            raise ValueError(f"masked-lm: {folder / 'masked_lm.json'}: max_length or low and high are out of range")
         self.low, self.high = float(self._about["low"]), float(self._about["high"])
         self.max_length = int(self._about["max_length"])
-        self._tokenizer, (self._session,) = load_checked("masked-lm", folder, "model.onnx", threads=threads)
+        self._tokenizer, (self._session,) = load_checked("masked-lm", folder, "model.onnx")
         read_as_text(self._tokenizer, self._about["special"])
         self._inputs = [i.name for i in self._session.get_inputs()]
         self._run_options = reached_alone()
@@ -94,7 +74,7 @@ class MaskedLM:
 
             return run
 
-        tried("masked-lm", folder, made("logits", min(4 * _STEP, self.max_length)))
+        tried("masked-lm", folder, made("logits", min(4 * STEP, self.max_length)))
         for output in ("logits", "attention"):
             longest("masked-lm", folder, f"a text of max_length {self.max_length}", made(output, self.max_length))
         last_token("masked-lm", folder, self._tokenizer, lambda last: list(self._run([([last], 1, 0)], "logits")))
@@ -214,7 +194,7 @@ class MaskedLM:
             yield stretch
 
     def _run(
-        self, inputs: Sequence[tuple[list[int], int, int]], output: str, *, at_once: int = _BATCH
+        self, inputs: Sequence[tuple[list[int], int, int]], output: str, *, at_once: int = BATCH
     ) -> Iterator[tuple[NDArray[np.int64], list[NDArray[np.float32]]]]:
         """Yield input indices and their output, for inputs of one width.
 
@@ -223,44 +203,24 @@ class MaskedLM:
             output: Name of the output.
             at_once: Inputs of a batch, at most.
         """
-        widths = np.array([-(-len(ids) // _STEP) * _STEP for ids, _, _ in inputs], dtype=np.int64)
-        for width in np.unique(widths):
-            indices = np.flatnonzero(widths == width)
-            for begin in range(0, len(indices), at_once):
-                batch = indices[begin : begin + at_once]
-                shape = (len(batch), min(int(width), self.max_length))
-                feeds = {
-                    "input_ids": np.full(shape, self._about["padding"], dtype=np.int64),
-                    "attention_mask": np.zeros(shape, dtype=np.int64),
-                    "token_type_ids": np.zeros(shape, dtype=np.int64),
-                    "position_ids": np.tile(np.arange(shape[1]), (shape[0], 1)),
-                    "positions": np.array([inputs[i][2] for i in batch], dtype=np.int64),
-                }
-                for row, i in enumerate(batch):
-                    ids, start, _ = inputs[i]
-                    feeds["input_ids"][row, : len(ids)] = ids
-                    feeds["attention_mask"][row, : len(ids)] = 1
-                    feeds["token_type_ids"][row, start : len(ids)] = int(self._about["segments"])
-                    # a model that is not aligned has no such input
-                    feeds["position_ids"][row, start : len(ids)] -= start - len(self._about["before"])
-                inputs_of_graph = {name: feeds[name] for name in self._inputs}
-                yield batch, self._session.run([output], inputs_of_graph, self._run_options)
-
-
-def _wrong(about: dict[str, Any]) -> str:
-    """Return the fault of masked_lm.json in words; "" if there is none."""
-    for name in ("before", "between", "after", "special"):
-        if not numbers(about[name], 2**31):
-            return f"{name} must be a list of tokens"
-    for name in ("mask", "unknown", "padding"):
-        if not is_whole(about[name], 0, 2**31 - 1):
-            return f"{name} must be a token"
-    around = sum(len(about[name]) for name in ("before", "between", "after"))
-    if not is_whole(about["max_length"], around + 2, LONGEST):
-        return f"max_length must be from {around + 2}, around two texts, to {LONGEST}"
-    if not bounds(about["low"], about["high"]):
-        return "low must be a number below high"
-    return "" if all(about[name] in (0, 1) for name in ("segments", "aligned")) else "segments and aligned are 0 or 1"
+        for batch, (width,) in batches([(len(ids),) for ids, _, _ in inputs], at_once):
+            shape = (len(batch), min(width, self.max_length))
+            feeds = {
+                "input_ids": np.full(shape, self._about["padding"], dtype=np.int64),
+                "attention_mask": np.zeros(shape, dtype=np.int64),
+                "token_type_ids": np.zeros(shape, dtype=np.int64),
+                "position_ids": np.tile(np.arange(shape[1]), (shape[0], 1)),
+                "positions": np.array([inputs[i][2] for i in batch], dtype=np.int64),
+            }
+            for row, i in enumerate(batch):
+                ids, start, _ = inputs[i]
+                feeds["input_ids"][row, : len(ids)] = ids
+                feeds["attention_mask"][row, : len(ids)] = 1
+                feeds["token_type_ids"][row, start : len(ids)] = int(self._about["segments"])
+                # a model that is not aligned has no such input
+                feeds["position_ids"][row, start : len(ids)] -= start - len(self._about["before"])
+            inputs_of_graph = {name: feeds[name] for name in self._inputs}
+            yield batch, self._session.run([output], inputs_of_graph, self._run_options)
 
 
 def _window(first: Columns, second: Columns, at: int, room: int) -> tuple[int, int]:
@@ -282,11 +242,7 @@ def _window(first: Columns, second: Columns, at: int, room: int) -> tuple[int, i
     return low, high
 
 
-def load(folder: Path | str, threads: int | None = None) -> MaskedLM:
-    """Return the masked language model in a folder, kept for the life of the process."""
-    return _load(str(folder), threads)
-
-
 @lru_cache(maxsize=1)
-def _load(folder: str, threads: int | None) -> MaskedLM:
-    return MaskedLM(folder, threads=threads)
+def load(folder: Path | str) -> MaskedLM:
+    """Return the masked language model in a folder, kept for the life of the process."""
+    return MaskedLM(folder)

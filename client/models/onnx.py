@@ -14,7 +14,7 @@ import json
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,20 +87,30 @@ def _names_a_place(path: Path) -> bool:
             return data.find(b"location") >= 0
 
 
-def fields(kind: str, path: Path, names: Sequence[str], **absent: Any) -> dict[str, Any]:
-    """Return the named fields of a JSON object in a file, and those of `absent`, with their defaults if missing.
+def fields(kind: str, path: Path, rules: Mapping[str, Callable[[Any], bool]], **defaults: Any) -> dict[str, Any]:
+    """Return fields of a JSON object in a file, each as its rule requires.
+
+    Args:
+        kind: First word of errors.
+        path: The file.
+        rules: For each field, whether a value is valid.
+        defaults: Values of fields that may be missing.
 
     Raises:
-        ValueError: One of `names` is missing. The message is one line that begins with `kind`.
+        ValueError: A field is missing or invalid. The message is one line.
     """
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-        return {name: about[name] for name in names} | {name: about.get(name, value) for name, value in absent.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ValueError(f"{kind}: {path} lacks one of {', '.join(names)}") from None
+        about = defaults | json.loads(path.read_text(encoding="utf-8"))
+        values = {name: about[name] for name in rules}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise ValueError(f"{kind}: {path} lacks one of {', '.join(rules)}") from None
+    for name, is_valid in rules.items():
+        if not is_valid(values[name]):
+            raise ValueError(f"{kind}: {path}: {name} is invalid: {values[name]!r:.80}")
+    return values
 
 
-def load_checked(kind: str, folder: Path, *graphs: str, threads: int | None) -> tuple[Tokenizer, list[Any]]:
+def load_checked(kind: str, folder: Path, *graphs: str, threads: int | None = None) -> tuple[Tokenizer, list[Any]]:
     """Return a folder's tokenizer, without truncation or padding, and its graphs by the names of their files.
 
     Args:

@@ -1,9 +1,10 @@
-"""Conversion of a vocabulary's words to the pieces of a language model's tokenizer."""
+"""Vocabularies in the pieces of a language model's tokenizer, and batches of its inputs."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,11 @@ from tokenizers import Tokenizer
 
 from mechanisms.vocabulary import Vocabulary
 
+#: Inputs of a batch, at most.
+BATCH = 32
+#: Inputs are padded to the next multiple. The width of an input then depends on its own text alone, and a row has the
+#: same last bits in every batch of its width (tested), so that a text is sanitized alike alone and in a cohort.
+STEP = 8
 #: The pieces of each column of a text; none where there is NOTHING.
 Columns = list[tuple[int, ...]]
 
@@ -71,3 +77,12 @@ def in_pieces(
     if not (single >= 0).any():
         raise ValueError(f"{owner}: no word of the vocabulary is a piece of this model; take its own words")
     return Pieces([*ids, unknown], single)
+
+
+def batches(sizes: Sequence[tuple[int, ...]], at_once: int = BATCH) -> Iterator[tuple[NDArray[np.int64], list[int]]]:
+    """Yield indices of inputs of the same widths, at most `at_once`, and these widths, each a function of one input."""
+    widths = np.array([[-(-size // STEP) * STEP for size in row] for row in sizes], dtype=np.int64)
+    for width in np.unique(widths, axis=0) if len(widths) else ():
+        same = np.flatnonzero((widths == width).all(axis=1))
+        for begin in range(0, len(same), at_once):
+            yield same[begin : begin + at_once], width.tolist()

@@ -69,12 +69,7 @@ def draw(
 
 
 def private_arguments(
-    mechanism: TextMechanism,
-    texts: Sequence[Text],
-    x: NDArray[np.int64],
-    folder: Path | str | None,
-    *,
-    threads: int | None = None,
+    mechanism: TextMechanism, texts: Sequence[Text], x: NDArray[np.int64], folder: Path | str | None
 ) -> dict[str, Any]:
     """Return the private keyword arguments of `mechanism.sample(x, ...)`.
 
@@ -87,7 +82,6 @@ def private_arguments(
         texts: The texts, or pairs.
         x: Word ids (n, positions) of the texts.
         folder: Folder of the language model.
-        threads: See `client.models.onnx.session`.
 
     Raises:
         ValueError: The mechanism needs a folder and there is none, or it reads something that no part of a client
@@ -104,7 +98,7 @@ def private_arguments(
         return {}
     if folder is None:
         raise ValueError(f"{mechanism.name}: needs a {language_models.SAID.get(kind, kind)}; name its folder")
-    model, vocabulary = language_models.load(folder, kind, threads), mechanism.vocabulary
+    model, vocabulary = language_models.load(folder, kind), mechanism.vocabulary
     arguments: dict[str, Any] = {}
     for name in reads:
         sides: list[Any]

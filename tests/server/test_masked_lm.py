@@ -127,9 +127,9 @@ def test_clip_bounds_are_mean_and_four_deviations_of_public_logits(checkpoint, e
 
 def test_an_export_is_known_by_its_content_and_repeatable(checkpoint, exported, tmp_path):
     export_masked_lm(checkpoint, tmp_path, public_texts=PUBLIC, seed=1, max_length=40)
-    assert masked_lm.identity(tmp_path) == MaskedLM(exported).identity
+    assert MaskedLM(tmp_path).identity == MaskedLM(exported).identity
     (tmp_path / "tokenizer.json").write_text((tmp_path / "tokenizer.json").read_text() + "\n")
-    assert masked_lm.identity(tmp_path) != MaskedLM(exported).identity
+    assert MaskedLM(tmp_path).identity != MaskedLM(exported).identity
 
 
 def test_checkpoints_without_a_head_or_public_texts_are_refused(checkpoint, tmp_path):
@@ -161,7 +161,7 @@ def test_broken_folders_are_refused_in_one_line(exported, tmp_path):
 
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(exported):
     """What makes a cohort's draws those of its users alone: the width of an input depends on its own text only."""
-    model = MaskedLM(exported, threads=1)
+    model = MaskedLM(exported)
     x = texts(150, 12)
     x = x[x[:, 0] != NOTHING]
     scores = model.scores(x, V)
@@ -174,13 +174,13 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(exported):
 
 @pytest.mark.parametrize("kind", [DpMlm, DpMlmResized])
 def test_texts_are_drawn_alike_alone_and_in_a_cohort(exported, kind):
-    model = MaskedLM(exported, threads=1)
+    model = MaskedLM(exported)
     text = TextMechanism(kind(8.0, model.low, model.high, V), tokens=6)
     x = texts(40, 6)
-    together = text.sample(x, rng=streams(40), **private_arguments(text, [""] * 40, x, exported, threads=1))
+    together = text.sample(x, rng=streams(40), **private_arguments(text, [""] * 40, x, exported))
     for i in (0, 7, 39):
         one = x[i : i + 1]
-        alone = text.sample(one, rng=streams(1, offset=i), **private_arguments(text, [""], one, exported, threads=1))
+        alone = text.sample(one, rng=streams(1, offset=i), **private_arguments(text, [""], one, exported))
         assert (alone == together[i : i + 1]).all()
     assert together.max() < len(V)
     kept = TextMechanism(kind(8.0, model.low, model.high, V), tokens=6, length="kept")
@@ -192,7 +192,7 @@ def test_texts_are_drawn_alike_alone_and_in_a_cohort(exported, kind):
 
 
 def test_the_context_is_the_whole_text_and_what_is_drawn(exported):
-    model = MaskedLM(exported, threads=1)
+    model = MaskedLM(exported)
     x = np.array([[V.word_id(w) for w in ("the", "film", "was", "good", ".")]])
     base = ask(model, x, position=1)
     there = np.isfinite(base)
@@ -209,7 +209,7 @@ def test_the_context_is_the_whole_text_and_what_is_drawn(exported):
 
 def test_long_texts_are_read_through_a_window(exported):
     """max_length 40 leaves 18 pieces for each text: what is farther away does not count, what is near does."""
-    model = MaskedLM(exported, threads=1)
+    model = MaskedLM(exported)
     x = np.random.default_rng(1).integers(0, 12, size=(1, 60))
     for position in (0, 5, 30, 59):
         base = ask(model, x, position=position)

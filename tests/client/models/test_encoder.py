@@ -17,13 +17,9 @@ from client.models.embeddings import read_embeddings, write_embeddings
 from client.models.encoder import Encoder, identity
 from client.models.onnx import session
 from client.models.tokens import padded_word_ids
-from client.node import load_node, write_node
-from client.sanitizer import Sanitizer
-from client.shard import write_shard
 from mechanisms.catalogue import build
 from server.export import export_encoder
 from server.quantize import quantize, quantize_blocks
-from tests.support.clients import OPEN, request
 from tests.support.devices import SENTENCES, encoder_folder, words
 from tests.support.tiny_models import reviews, tiny_bert
 
@@ -117,12 +113,6 @@ def test_no_text_decides_whether_it_can_be_encoded(tmp_path):
     assert np.isfinite(pairs).all()
 
 
-def test_the_same_list_gives_the_same_bits(tmp_path):
-    encoder = Encoder(make_encoder(tmp_path))
-    texts = ["a b", "c", "d a"] * 40
-    assert encoder.encode(texts).tobytes() == encoder.encode(texts).tobytes()
-
-
 def test_identity_is_the_content(tmp_path):
     first = make_encoder(tmp_path / "1")
     assert identity(first) == identity(make_encoder(tmp_path / "2")) == Encoder(first).identity
@@ -141,27 +131,6 @@ def test_a_folder_that_is_no_encoder_is_one_line(tmp_path, name, content):
     with pytest.raises(ValueError, match="encoder: ") as caught:
         Encoder(tmp_path)
     assert "\n" not in str(caught.value)
-
-
-def test_one_session_a_process(tmp_path):
-    make_encoder(tmp_path)
-    assert encoders.load(tmp_path) is encoders.load(tmp_path)
-
-
-def test_a_device_encodes_its_own_texts(tmp_path):
-    folder = make_encoder(tmp_path / "encoder")
-    node = tmp_path / "node"
-    write_shard(node, "train", np.arange(3), np.zeros(3, np.int64), ["a", ("b", "c"), ""], np.arange(3))
-    write_node(node, encoder=folder, policy=OPEN)
-    rng = np.random.default_rng(2)
-    asked = request(
-        arm="", encoder=identity(folder), mean=np.zeros(M, np.float32), m1=rng.normal(size=(M, 2)).astype(np.float32)
-    )
-    device = load_node(node)
-    with device.ledger("") as ledger:
-        reply = Sanitizer(device.policy(""), ledger, device.streams).answer(asked, device.shard("train"))
-    assert reply.users.tolist() == [0, 1, 2]
-    assert reply.releases[0].payload["z"].shape == (3, 2)
 
 
 def test_the_names_of_special_tokens_in_a_text_are_text(tmp_path):
@@ -203,10 +172,10 @@ def same_bits(folder: Path, texts: list, monkeypatch: pytest.MonkeyPatch) -> Non
     for text, row in list(zip(texts, whole, strict=True))[:: max(1, len(texts) // 40)]:
         assert one.encode([text])[0].tobytes() == row.tobytes()
     assert two.encode(texts[::-1])[::-1].tobytes() == whole.tobytes()
-    for size in (2, 7, 32):  # texts beside one another
+    for size in (2, 7):  # texts beside one another
         parts = [one.encode(texts[i : i + size]) for i in range(0, len(texts), size)]
         assert np.concatenate(parts).tobytes() == whole.tobytes()
-    for tokens in (1, 16, 300):  # of a batch
+    for tokens in (1, 300):  # of a batch
         monkeypatch.setattr(encoders, "_TOKENS", tokens)
         assert two.encode(texts).tobytes() == whole.tobytes()
     monkeypatch.setattr(encoders, "_CHUNK", 9)
@@ -251,8 +220,6 @@ def test_int8_is_another_function_that_is_near(tiny: dict[str, Path]) -> None:
     a, b = (e.encode(texts) for e in (fp32, int8))
     cosine = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
     assert cosine.mean() > 0.98 and not np.array_equal(a, b)
-    assert (tiny["int8"] / "model.onnx").stat().st_size < (tiny["fp32"] / "model.onnx").stat().st_size
-    assert (tiny["int8"] / "tokenizer.json").read_bytes() == (tiny["fp32"] / "tokenizer.json").read_bytes()
 
 
 def test_int4_rounds_in_blocks_and_rounds_no_more(tiny: dict[str, Path], tmp_path: Path) -> None:
@@ -306,18 +273,9 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     return Encoder(encoder_folder(tmp_path_factory.mktemp("legible")), threads=1)
 
 
-@pytest.mark.parametrize("text", ["a film", "", "漢字 😀", "naïve", ("one", "two")])
-def test_a_text_stays_as_it_is(text: str | tuple[str, str]) -> None:
-    assert clean_text(text) == text
-
-
-def test_half_a_character_is_a_mark_of_its_own() -> None:
-    assert clean_text("a \ud83d film \udc00") == "a \ufffd film \ufffd"
-    assert clean_text(("\ud83d", "b")) == ("\ufffd", "b")
-
-
 def test_one_text_with_half_a_character_does_not_make_all_fail(encoder: Encoder) -> None:
     """JSON may hold one; the tokenizer's library refuses it, and with it every text of its batch."""
+    assert clean_text("a \ud83d 漢字 😀") == "a \ufffd 漢字 😀" and clean_text(("\ud83d", "b")) == ("\ufffd", "b")
     found = encoder.encode([SENTENCES[0], "the \ud83d film", ("a", "\udfff")])
     assert np.isfinite(found).all()
     np.testing.assert_array_equal(found[:1], encoder.encode(SENTENCES[:1]))

