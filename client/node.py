@@ -19,7 +19,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,6 @@ _DEVICE = {*_FOLDERS, *_SEALS, "randomness", "policy", "publisher", "classes"}
 #: Files of the keys by which a device signs its replies.
 DEVICE_KEY, DEVICE_PUBLIC = "device.key", "device.pub"
 _SIMULATION = {*_FOLDERS, "simulation"}
-
-
-class NoDevice(ValueError):
-    """Error of a folder that is not a device's, where a device is required."""
 
 
 @dataclass(frozen=True)
@@ -181,8 +177,8 @@ def load_node(folder: Path | str) -> Node:
     policy = Policy.from_dict(values["policy"])
     policy.require_end(f"node: {path}: a device's policy")
     admit_installed(policy.mechanisms)
-    publisher = _public_key(values.get("publisher"), "publisher", path)
-    seals = {name: _seal(values.get(name), name, path) for name in _SEALS}
+    publisher = _public_key(values, "publisher", path)
+    seals = {name: _public_key(values, name, path) for name in _SEALS}
     if (seals["seal"] is None) != (seals["shuffler_seal"] is None):
         raise ValueError(f"node: {path}: seal and shuffler_seal go together; install a bundle with both")
     if not are_classes(names := values.get("classes", [])):
@@ -209,14 +205,13 @@ def load_device(folder: Path, *, simulated: str, missing: str = "make it one wit
         missing: Advice of the error line about a folder without a node.
 
     Raises:
-        NoDevice: The folder holds no device, or a simulation's node. The message is one line.
-        ValueError: As in `load_node`.
+        ValueError: The folder holds no device, or a simulation's node, or is invalid. The message is one line.
     """
     if not (folder / NODE).is_file():
-        raise NoDevice(f"{folder}: is no device's folder; {missing}")
+        raise ValueError(f"{folder}: is no device's folder; {missing}")
     node = load_node(folder)
     if node.simulated:
-        raise NoDevice(f"{folder}: is a simulation's node{simulated}")
+        raise ValueError(f"{folder}: is a simulation's node{simulated}")
     return node
 
 
@@ -265,6 +260,13 @@ def write_node(
         draft.write_text(json.dumps(values, indent=1) + "\n")
 
 
+def write_policy(folder: Path, policy: Policy) -> None:
+    """Replace the policy of a device, inside `changing`; all else in its node.json stays."""
+    values = json.loads((folder / NODE).read_text()) | {"policy": policy.to_dict()}
+    with replacing(folder / NODE) as (draft,):
+        draft.write_text(json.dumps(values, indent=1) + "\n")
+
+
 @contextmanager
 def changing(folder: Path) -> Iterator[None]:
     """Hold the only right to change a device, its records or its node.json; other processes wait."""
@@ -286,22 +288,15 @@ def _folder(values: Mapping[str, Any], name: str, path: Path) -> Path | None:
     return None if folder is None else path.parent / folder  # an absolute folder stays as it is
 
 
-def _seal(key: Any, name: str, path: Path) -> bytes | None:
-    read = _public_key(key, name, path)
-    try:
-        if read is not None:
-            require_public_key(read)
-    except ValueError:
-        raise ValueError(f"node: {path}: {name} must be a public key, 64 hexadecimal digits") from None
-    return read
-
-
-def _public_key(key: Any, name: str, path: Path) -> bytes | None:
-    if key is None:
+def _public_key(values: Mapping[str, Any], name: str, path: Path) -> bytes | None:
+    if values.get(name) is None:
         return None
-    if not is_hex(key):
-        raise ValueError(f"node: {path}: {name} must be a public key, 64 hexadecimal digits")
-    return bytes.fromhex(key)
+    if is_hex(key := values[name]):
+        with suppress(ValueError):
+            if name in _SEALS:
+                require_public_key(bytes.fromhex(key))
+            return bytes.fromhex(key)
+    raise ValueError(f"node: {path}: {name} must be a public key, 64 hexadecimal digits")
 
 
 def _simulation(values: Any, path: Path) -> tuple[int, dict[str, Policy]]:

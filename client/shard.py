@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from client.models import encoder as encoders
 from client.models.embeddings import (
     Embeddings,
-    LazyEmbeddings,
     TableEmbeddings,
     forget_embeddings,
     read_embeddings,
@@ -43,6 +42,7 @@ class Shard:
         split: Split of the records.
         encoder: Folder of the node's encoder, if it has one.
         masked_lm: Folder of the node's masked language model, if it has one.
+        given: Embeddings of the texts that were computed before, and the hash of their encoder.
     """
 
     users: NDArray[np.int64]
@@ -53,6 +53,7 @@ class Shard:
     split: str
     encoder: Path | None = None
     masked_lm: Path | None = None
+    given: tuple[str, Embeddings] | None = None
 
     def __post_init__(self) -> None:
         n = len(self.texts)
@@ -94,12 +95,15 @@ class Shard:
         Raises:
             Refused: The node has neither the embeddings nor the encoder.
         """
+        if self.given is not None and self.given[0] == identity:
+            return self.given[1]
         cached = read_embeddings(self.folder, self.split, identity, len(self))
         if cached is not None:
             return cached
-        if self.encoder is None or encoders.load(self.encoder).identity != identity:
+        encoder = None if self.encoder is None else encoders.load(self.encoder)
+        if encoder is None or encoder.identity != identity:
             raise Refused("encoder")
-        return LazyEmbeddings(encoders.load(self.encoder), self.texts)
+        return Embeddings(encoder.dim, lambda rows: encoder.encode([self.texts[i] for i in rows.tolist()]))
 
 
 def records_path(folder: Path | str, split: str) -> Path:

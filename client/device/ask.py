@@ -17,18 +17,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from client.device.https import MODEL
 from client.device.model import STAGE, Model, batch_size
-from client.device.roles import MODEL
 from client.device.statement import describe_cost
 from client.models import encoder as encoders
 from client.models.embeddings import Embeddings
 from client.node import NODE, Node, load_device
-from client.policy import Policy, Refused
+from client.policy import Refused
 from client.sanitizer import Sanitizer
 from client.shard import Shard
 from client.store.ledger import Ledger, LedgerError
@@ -135,7 +134,9 @@ def _prepared(
     try:
         policy.check(request)
     except Refused as error:
-        raise ValueError(f"{folder}: {_refusal(error, policy, request)}") from error
+        mechanism = request.question(EmbeddingQuestion).mechanism
+        cost = describe_cost(policy.cost(mechanism.guarantee).epsilon)
+        raise ValueError(f"{folder}: {error}; the server requests {mechanism.name}, {cost}") from error
     asking = _Asking(node, held.enter_context(node.ledger("")), questions, model, request, user)
     asking.check(hashes)
     return asking, hashes, rows, vectors
@@ -193,33 +194,6 @@ def _distinct(sentences: Sequence[str]) -> tuple[list[bytes], NDArray[np.int64],
             first.append(i)
         rows[i] = row
     return list(places), rows, first
-
-
-def _refusal(error: Refused, policy: Policy, request: Request) -> str:
-    """Return why the policy does not allow the request, and what to change."""
-    mechanism = request.question(EmbeddingQuestion).mechanism
-    if error.reason == "minimum-users":
-        return (
-            f"its policy lets releases go only among those of at least {policy.minimum_users:,} users, and a question "
-            "goes alone; if the server may see which release is yours, set minimum_users to 0 in node.json"
-        )
-    if error.reason == "mechanism":
-        return f"its policy does not allow the mechanism {mechanism.name}, which the server asks for"
-    if error.reason == "question":
-        return (
-            "its policy does not list what the server asks, whose maps its publisher has not vouched for; the "
-            "publisher signs a question with `sottovoce deploy sign`, and `sottovoce device allow` adds it here"
-        )
-    if error.reason == "releases":
-        return "its policy allows no releases; raise releases in node.json"
-    cost = policy.cost(mechanism.guarantee)
-    if error.reason == "total" and cost.epsilon <= policy.total:
-        return (
-            f"its policy allows δ up to {policy.total_delta:.4g} in total, and one release spends {cost.delta:.4g} of "
-            "one half of it"
-        )
-    limit, what = (policy.total, "in total") if error.reason == "total" else (policy.embedding, "for one sentence")
-    return f"its policy allows ε up to {limit:.4g} {what}, and the server asks for {describe_cost(cost.epsilon)}"
 
 
 # -- charging and sending ---------------------------------------------------------------------------------------------
@@ -293,15 +267,14 @@ class _Asking:
 
     def _released(self, records: NDArray[np.int64], vectors: NDArray[np.float32]) -> Reply:
         """Return the releases of the sentences, charged. Texts are no longer needed, only their embeddings."""
-        shard = _Held(
+        shard = Shard(
             self._people(len(records)),
             records,
             None,
             [""] * len(records),
             self.node.folder,
             "test",
-            identity=self.request.encoder,
-            vectors=vectors,
+            given=(self.request.encoder, Embeddings(vectors.shape[1], vectors.__getitem__)),
         )
         before = int(self._known(records).sum())
         try:
@@ -343,35 +316,6 @@ class _Asking:
     def _account(self) -> Account:
         """Return all charges of the user."""
         return self.policy.spent(self.ledger, self._people(1))
-
-
-@dataclass(frozen=True, eq=False)
-class _Held(Shard):
-    """Records whose embeddings are given, by the encoder of that identity."""
-
-    identity: str = ""
-    vectors: NDArray[np.float32] | None = None
-
-    def embeddings(self, identity: str) -> Embeddings:
-        """Return the given embeddings."""
-        if self.vectors is None or identity != self.identity:
-            raise Refused("encoder")
-        return _Vectors(self.vectors)
-
-
-@dataclass(frozen=True, eq=False)
-class _Vectors:
-    values: NDArray[np.float32]
-
-    @property
-    def width(self) -> int:
-        """Return the number of coordinates."""
-        return int(self.values.shape[1])
-
-    def take(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """Return some rows."""
-        vectors: NDArray[np.float32] = self.values[rows]
-        return vectors
 
 
 def _line(error: Exception, folder: Path | str) -> str:

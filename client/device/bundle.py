@@ -46,21 +46,8 @@ MANIFEST = "manifest.json"
 SIGNATURE = "manifest.sig"
 
 _SEALS = ("seal", "shuffler_seal", "model_seal")
-_KEYS = {
-    "format",
-    "made_by",
-    "name",
-    "arm",
-    "classes",
-    "encoder",
-    "vocabulary",
-    "masked_lm",
-    "digests",
-    "guarantees",
-    "files",
-    "publisher",
-    *_SEALS,
-}
+_PARTS = ("encoder", "vocabulary", "masked_lm")
+_KEYS = {"format", "made_by", "name", "arm", "classes", "digests", "guarantees", "files", "publisher", *_PARTS, *_SEALS}
 _PURPOSE = "bundle"
 _VOCABULARY = ("vocabulary.json", "words.json", "vectors.npy", "counts.npy", "tags.npy")
 #: A manifest is small, and is read before anything in it is known to be true.
@@ -132,6 +119,10 @@ class Bundle:
         encoder: Folder of the encoder; None if the request needs none.
         vocabulary: Folder of the vocabulary; None if the request needs none.
         masked_lm: Folder of the language model; None if the request needs none.
+        publisher: Public key of the signer, 32 bytes; None if the bundle is not signed.
+        seal: Training server's public key, 32 bytes; None if releases leave in clear.
+        shuffler_seal: Shuffler's public key, 32 bytes; None if releases leave in clear.
+        model_seal: Public key of the model for inference, 32 bytes; None if releases leave in clear within TLS.
     """
 
     folder: Path
@@ -139,21 +130,13 @@ class Bundle:
     manifest: Mapping[str, Any]
     request: Request
     policy: Policy
-
-    @property
-    def encoder(self) -> Path | None:
-        """Return the folder of the encoder; None if the request needs none."""
-        return self._part("encoder")
-
-    @property
-    def vocabulary(self) -> Path | None:
-        """Return the folder of the vocabulary; None if the request needs none."""
-        return self._part("vocabulary")
-
-    @property
-    def masked_lm(self) -> Path | None:
-        """Return the folder of the language model; None if the request needs none."""
-        return self._part("masked_lm")
+    encoder: Path | None
+    vocabulary: Path | None
+    masked_lm: Path | None
+    publisher: bytes | None
+    seal: bytes | None
+    shuffler_seal: bytes | None
+    model_seal: bytes | None
 
     @property
     def size(self) -> int:
@@ -161,26 +144,6 @@ class Bundle:
         files = self.manifest["files"].values()
         own = (self.folder / name for name in (MANIFEST, SIGNATURE))
         return sum(int(f["bytes"]) for f in files) + sum(path.stat().st_size for path in own if path.exists())
-
-    @property
-    def publisher(self) -> bytes | None:
-        """Return the public key of the signer, 32 bytes; None if the bundle is not signed."""
-        return None if self.manifest["publisher"] is None else bytes.fromhex(self.manifest["publisher"])
-
-    @property
-    def seal(self) -> bytes | None:
-        """Return the training server's public key, 32 bytes; None if releases leave in clear."""
-        return None if self.manifest["seal"] is None else bytes.fromhex(self.manifest["seal"])
-
-    @property
-    def shuffler_seal(self) -> bytes | None:
-        """Return the shuffler's public key, 32 bytes; None if releases leave in clear."""
-        return None if self.manifest["shuffler_seal"] is None else bytes.fromhex(self.manifest["shuffler_seal"])
-
-    @property
-    def model_seal(self) -> bytes | None:
-        """Return the public key of the model for inference, 32 bytes; None if releases leave in clear within TLS."""
-        return None if self.manifest["model_seal"] is None else bytes.fromhex(self.manifest["model_seal"])
 
     def install(self, node: Path | str, publisher: bytes | None = None) -> None:
         """Turn a folder into a device that answers by this bundle, or replace the bundle of an existing device.
@@ -234,9 +197,6 @@ class Bundle:
                 classes=self.manifest["classes"],
             )
 
-    def _part(self, name: str) -> Path | None:
-        return self.folder / name if self.manifest[name] else None
-
 
 def open_bundle(folder: Path | str) -> Bundle:
     """Return the bundle in a folder, after comparing all of it with its manifest.
@@ -268,7 +228,10 @@ def open_bundle(folder: Path | str) -> Bundle:
     ):
         if bool(wanted) != bool(manifest[part]) or (wanted and identity_of(folder / part) != wanted):
             raise ValueError(f"bundle: {folder / part} is not what the bundle's request names")
-    return Bundle(folder, identity, manifest, request, policy)
+    parts: dict[str, Any] = {part: folder / part if manifest[part] else None for part in _PARTS}
+    for name in ("publisher", *_SEALS):
+        parts[name] = None if manifest[name] is None else bytes.fromhex(manifest[name])
+    return Bundle(folder, identity, manifest, request, policy, **parts)
 
 
 def write_bundle(
@@ -343,8 +306,8 @@ def write_bundle(
         if keys.signer is not None:
             signature = sign(keys.signer, _PURPOSE, (draft / MANIFEST).read_bytes())
             (draft / SIGNATURE).write_text(f"{signature.hex()}\n")
-        bundle = open_bundle(draft)
-    return replace(bundle, folder=folder.resolve())
+        open_bundle(draft)
+    return open_bundle(folder)
 
 
 def _manifest(folder: Path) -> tuple[dict[str, Any], str]:

@@ -6,7 +6,6 @@ read, each only up to the length of the installed one.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import struct
 import zipfile
@@ -39,14 +38,6 @@ def installed() -> dict[str, bytes]:
         for package, folder in zip(PACKAGES, folders, strict=True)
         for path in sorted(folder.rglob("*.py"))
     }
-
-
-def identity() -> str:
-    """Return the SHA-256 (hex) of the installed client: of every file's name and content."""
-    digest = hashlib.sha256()
-    for name, content in installed().items():
-        digest.update(f"{name}\n{len(content)}\n".encode() + content)
-    return digest.hexdigest()
 
 
 def same_code(fab: bytes) -> bool:

@@ -12,6 +12,7 @@ import ssl
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from itertools import islice
@@ -49,8 +50,7 @@ from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from client.device.code import MAX_BUNDLE
-from client.device.https import host_and_port, tls_error
-from client.device.roles import SUPERLINK, context_for
+from client.device.https import SUPERLINK, context_for, host_and_port, tls_error
 from mechanisms.messages.wire import MAX_REQUEST_BYTES
 
 #: Bytes of one answer of a SuperLink, and of all objects of one message: the largest request, and its descriptions.
@@ -296,15 +296,15 @@ def _grown(content: bytes, contents: Mapping[str, bytes]) -> int:
     return sum(len(contents[chunks[i]]) for i in named)
 
 
-class _reading:
-    """Context that turns any exception from reading a SuperLink's data into Unusable."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, Exception) and not isinstance(error, Unusable):
-            raise Unusable(f"a message cannot be read ({type(error).__name__})") from None
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Turn any exception from reading a SuperLink's data into Unusable."""
+    try:
+        yield
+    except Unusable:
+        raise
+    except Exception as error:
+        raise Unusable(f"a message cannot be read ({type(error).__name__})") from None
 
 
 class _Client(FleetHttpClient):

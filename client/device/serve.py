@@ -27,7 +27,7 @@ from flwr.common.logger import update_console_handler
 from flwr.supercore.heartbeat import HeartbeatSender
 
 from client.app import respond
-from client.device.code import identity, same_code
+from client.device.code import same_code
 from client.device.fleet import Fleet, Lost, Rejected, Unusable, WrongClock
 from client.device.records import encode_records
 from client.node import load_node
@@ -106,7 +106,7 @@ class _Server:
             mark.truncate()
             mark.flush()
             heart.start()
-            log.info(f"node {self._fleet.node_id} at {self._address}, with the client {identity()[:16]}")
+            log.info(f"node {self._fleet.node_id} at {self._address}")
             longest = _POLL
             # random, or devices that answered together would poll together ever after
             while not self._stop.wait(longest * (1 + secrets.randbelow(2**32) / 2**32) / 2):

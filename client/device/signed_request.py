@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from client.device.statement import describe_question
-from client.node import Node, changing, load_device, load_node, write_node
+from client.node import Node, changing, load_device, load_node, write_policy
 from client.policy import Refused
 from client.store.durable import replacing
 from mechanisms.messages.request import Request
@@ -100,17 +100,6 @@ def allow(folder: Path, file: Path) -> str:
             policy.check(signed.request)
         except Refused as error:
             raise ValueError(f"{folder}: its policy does not allow this question in any case: {error}") from None
-        write_node(
-            node.folder,
-            encoder=node.encoder,
-            vocabulary=node.vocabulary_folder,
-            masked_lm=node.masked_lm,
-            policy=policy,
-            seal=node.seal,
-            shuffler_seal=node.shuffler_seal,
-            model_seal=node.model_seal,
-            publisher=node.publisher,
-            classes=node.classes,
-        )
+        write_policy(node.folder, policy)
     lines = describe_question(signed.request, policy)
     return "\n".join([f"{folder}: answers this question from now on:", *(f"  {line}" for line in lines)])

@@ -187,12 +187,8 @@ def _cost_lines(statement: dict[str, Any]) -> list[str]:
             f"  {whose}, without what is declared public: {describe_cost(row['worst_case'])}, δ = {row['delta']:.4g}; "
             f"{row['releases']:,} release{'s' * (row['releases'] != 1)} with it"
         )
-    if rest := by_cost[LISTED_USERS:]:
-        middle, n = by_cost[len(by_cost) // 2]["worst_case"], sum(row["releases"] for row in rest)
-        lines.append(
-            f"  and {len(rest):,} user{'s' * (len(rest) != 1)} that cost no more than the last one above: {n:,} "
-            f"release{'s' * (n != 1)} together; of all {len(users):,} users the median has {describe_cost(middle)}"
-        )
+    if len(users) > LISTED_USERS:
+        lines.append(f"  and {len(users) - LISTED_USERS:,} users that cost no more than the last one above")
     return lines
 
 

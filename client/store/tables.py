@@ -43,8 +43,6 @@ class Tables:
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the rows of these numbers, (k, m), in the given order; a number may occur several times.
 
-        Rows are copied in their order on the disk.
-
         Raises:
             IndexError: A number is outside 0 .. len - 1.
             ValueError: A file has changed or disappeared since.
@@ -53,16 +51,13 @@ class Tables:
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
             raise IndexError(f"tables: rows are 0 to {len(self) - 1}, got {rows.min()} to {rows.max()}")
         result = np.empty((len(rows), self.width), dtype=np.float32)
-        order = np.argsort(rows, kind="stable")
-        ordered = rows[order]
-        ends = np.searchsorted(ordered, self._starts).tolist()
-        for table, (first, last) in enumerate(pairwise(ends)):
-            if first < last:
-                path, (start, end) = self.paths[table], self._starts[table : table + 2]
+        for path, (start, end) in zip(self.paths, pairwise(self._starts), strict=True):
+            places = np.flatnonzero((rows >= start) & (rows < end))
+            if len(places):
                 values = _mapped(path)
                 if values.shape != (end - start, self.width):
                     raise ValueError(f"tables: {path} has changed since it was opened")
-                result[order[first:last]] = values[ordered[first:last] - start]
+                result[places] = values[rows[places] - start]
         return result
 
 

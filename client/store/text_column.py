@@ -99,26 +99,8 @@ class TextColumn(Sequence[Text]):
             np.save(file, np.stack(rows), allow_pickle=False)
 
     def take(self, rows: NDArray[Any]) -> TextColumn:
-        """Return the texts of some rows (k,), in that order.
-
-        It takes no more memory than these texts: consecutive rows are one copy.
-        """
-        rows = np.asarray(rows, dtype=np.int64)
-        begin = self.starts[rows]
-        starts = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(self.starts[rows + 1] - begin, out=starts[1:])
-        data = np.empty(starts[-1], np.uint8)
-        runs = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
-        places, sources = starts[np.append(runs, len(rows))], begin[runs]
-        source, place = memoryview(self.data), memoryview(data)  # type: ignore[arg-type]  # NumPy is typed so from 3.12 on
-        for first in range(0, len(runs), _BLOCK):
-            to, at = places[first : first + _BLOCK + 1].tolist(), sources[first : first + _BLOCK].tolist()
-            for (start, end), where in zip(pairwise(to), at, strict=True):
-                place[start:end] = source[where : where + end - start]
-        if self.second_starts is None:
-            return TextColumn(data, starts)
-        second = self.second_starts[rows]
-        return TextColumn(data, starts, np.where(second < 0, -1, second - begin + starts[:-1]))
+        """Return the texts of some rows (k,), in that order."""
+        return TextColumn.of(self[row] for row in np.asarray(rows, dtype=np.int64).tolist())
 
     def __len__(self) -> int:
         return len(self.starts) - 1

@@ -18,8 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from client.device.https import host_and_port
-from client.device.roles import MODEL, SHUFFLER, SUPERLINK, uri_of
+from client.device.https import MODEL, SHUFFLER, SUPERLINK, host_and_port, uri_of
 from mechanisms.messages import signature
 from mechanisms.messages.sealed import generate_keys
 from simulations.errors import UserError
@@ -58,7 +57,7 @@ def issue(authority: Path, folder: Path, name: str, *, hosts: Sequence[str] = LO
     Args:
         authority: Folder that `make_authority` wrote.
         folder: Folder for the key and the certificates.
-        name: Party: the subject's common name and its role (`client.device.roles`).
+        name: Party: the subject's common name and its role (`client.device.https`).
         hosts: Names and addresses for which a server's certificate is valid.
         client: Whether it is also valid for a client.
     """

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from client.device.bundle import Bundle, Keys, open_bundle
-from client.device.roles import MODEL, SHUFFLER
+from client.device.https import MODEL, SHUFFLER
 from client.device.serve import MARK as SERVED
 from client.device.signed_request import allow
 from client.node import DEVICE_PUBLIC

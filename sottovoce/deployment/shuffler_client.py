@@ -16,8 +16,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from client.device.https import host_and_port, tls_error
-from client.device.roles import SHUFFLER, context_for
+from client.device.https import SHUFFLER, context_for, host_and_port, tls_error
 from simulations.errors import UserError
 
 log = logging.getLogger(__name__)

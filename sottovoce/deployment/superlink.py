@@ -472,7 +472,7 @@ def _connect(client: Any, ca: Path, larger: Mapping[str, int]) -> None:
 
 
 def _trusting(ca: Path) -> Any:
-    from client.device.roles import SUPERLINK, context_for
+    from client.device.https import SUPERLINK, context_for
 
     context = context_for(SUPERLINK)
     try:

@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from client.device.roles import MODEL
+from client.device.https import MODEL
 from simulations.errors import UserError
 from simulations.transport import engine, https
 from sottovoce.deployment import certificates
