@@ -13,19 +13,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAvg
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from scipy.stats import chi2
 
 from client import accounted as accounting
 from client.accounted import Accountant
 from client.app import _short, accounted
 from client.policy import Policy
-from client.store.ledger import Ledger, LedgerError
+from client.store.ledger import Ledger
 from mechanisms.accounting.privacy_filter import Account
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.privunit import PrivUnit
-from tests.support.clients import context, message
+from tests.support.clients import context
 from tests.support.quickstart import FEATURES, arrays, asks, examples, quickstart
 
 POLICY = Policy(statistic=6.0, label=3.0, total=8.0)
@@ -83,15 +82,6 @@ def test_a_parameter_that_a_cpu_computes_is_in_no_digest(ledger, monkeypatch, ch
         np.testing.assert_allclose(repeated[0]["arrays"]["w"], sent[0]["arrays"]["w"], rtol=1e-4)
 
 
-def test_without_the_mod_the_app_leaks_its_loss_its_number_of_examples_and_what_it_looked_at():
-    app = quickstart()
-    told = content(app(asks(), context(3)))
-    assert told["metrics"]["num-examples"] == len(examples(3)[0]) and told["metrics"]["train_loss"] > 0
-    assert content(app(asks("evaluate"), context(3)))["metrics"]["eval_loss"] > 0
-    with pytest.raises(RuntimeError, match=str(examples(3)[0][0, 0])):  # Flower sends an exception's text
-        app(asks(**{"break": 1}), context(3))
-
-
 def test_with_it_an_update_leaves_blurred_and_constants_stand_for_the_rest(app, ledger):
     told = content(app(asks(), context(3)))
     assert told["metrics"] == {"num-examples": 1} and set(told) == {"arrays", "metrics"}
@@ -104,23 +94,6 @@ def test_with_it_an_update_leaves_blurred_and_constants_stand_for_the_rest(app, 
     assert (row.user, row.channel, row.epsilon, another.user) == (3, "statistic", pytest.approx(2.0), 9)
 
 
-def test_the_strategy_of_the_quickstart_takes_what_leaves(app):
-    replies = [app(asks(), context(user)) for user in range(4)]
-    model, metrics = FedAvg().aggregate_train(1, replies)
-    assert model is not None and set(model) == {"weight", "bias"} and metrics is not None
-
-
-def test_the_ledger_is_charged_before_the_wire(ledger, monkeypatch):
-    """Where it cannot be written, nothing leaves, though the app has answered."""
-
-    def full(self, charges):
-        raise LedgerError("ledger: it cannot be used: disk full at /home/somebody")
-
-    monkeypatch.setattr(Ledger, "commit", full)
-    answer = quickstart([accounted(ledger, POLICY, RELEASES, instead=INSTEAD)])(asks(), context(3))
-    assert refused(answer, "failed") and rows(ledger) == []
-
-
 def test_the_same_question_again_is_the_same_bytes_at_no_cost_and_the_app_is_not_run(app, ledger, monkeypatch):
     first = content(app(asks(), context(3)))
     monkeypatch.setattr("tests.support.quickstart.examples", lambda partition: pytest.fail("the app was run"))
@@ -130,7 +103,7 @@ def test_the_same_question_again_is_the_same_bytes_at_no_cost_and_the_app_is_not
 
 @pytest.mark.parametrize(
     "change",
-    [{"server-round": 2}, {"steps": 1}, {"key": b"\xff"}, {"epsilon": 100.0, "norm": 1e9, "mechanism": "identity"}],
+    [{"key": b"\xff"}, {"epsilon": 100.0, "norm": 1e9, "mechanism": "identity"}],
 )
 def test_any_other_question_is_charged_anew_under_the_same_mechanism(app, ledger, change):
     """Whatever a server puts into its settings: none of it is about what leaves."""
@@ -138,14 +111,6 @@ def test_any_other_question_is_charged_anew_under_the_same_mechanism(app, ledger
     app(asks(**change), context(3))
     assert [row.epsilon for row in rows(ledger)] == pytest.approx([2.0, 2.0])
     assert len({row.digest for row in rows(ledger)}) == 2 and len({row.payload for row in rows(ledger)}) == 2
-
-
-def test_a_server_that_asks_without_end_is_refused_when_the_policy_is_spent(app, ledger):
-    said = [app(asks(**{"server-round": n}), context(3)) for n in range(6)]
-    assert [answer.has_content() for answer in said] == [True] * 3 + [False] * 3  # 6 of a record: three of 2
-    assert all(refused(answer, "spent") for answer in said[3:])
-    assert sum(row.epsilon for row in rows(ledger)) == pytest.approx(6.0)
-    assert app(asks(), context(4)).has_content()  # another user's budget is their own
 
 
 @pytest.mark.parametrize(("delta", "answers"), [(0.0, 80), (1e-6, 201)])
@@ -167,9 +132,7 @@ def test_a_type_of_message_that_nothing_accounts_for_is_refused_before_the_app_s
         {"metrics": MetricRecord({"train_loss": 0.5, "num-examples": 5, "accuracy": 0.9})},
         {"notes": ConfigRecord({"seen": "a secret"})},
         {"others": arrays()},
-        {"metrics": MetricRecord({"train_loss": 0.5, "num-examples": 5, "losses": [0.5, 0.4]})},
     ],
-    ids=["a metric", "a text", "arrays", "a list"],
 )
 def test_what_nothing_accounts_for_has_the_answer_refused_and_said_here_alone(ledger, more, caplog):
     def adds(asked, context, call_next):
@@ -183,8 +146,6 @@ def test_what_nothing_accounts_for_has_the_answer_refused_and_said_here_alone(le
 
 
 def test_an_exception_and_an_apps_own_error_are_a_constant_text(app, ledger):
-    from flwr.app import Error
-
     assert refused(app(asks(**{"break": 1}), context(3)), "failed")
 
     def errs(asked, context, call_next):
@@ -222,7 +183,7 @@ def answering(ledger, **values):
     return quickstart([accounted(ledger, POLICY, RELEASES), says])
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, 1e300, -1e300, 0.0, 1e-320])
+@pytest.mark.parametrize("value", [math.nan, -1e300, 0.0])
 def test_what_a_record_says_never_decides_whether_there_is_an_answer(ledger, value):
     told = content(answering(ledger, weight=np.full(FEATURES, value), bias=value)(asks(), context(3)))
     assert np.isfinite(told["arrays"]["weight"]).all() and len(rows(ledger)) == 1
@@ -239,8 +200,6 @@ def test_arrays_of_other_shapes_than_were_sent_are_refused(ledger):
         ArrayRecord(),
         ArrayRecord({"weight": Array(np.array(["a", "b"]))}),
         ArrayRecord({"weight": Array(np.zeros(9000, np.float32))}),
-        ArrayRecord({"weight": Array(np.zeros(1))}),
-        ArrayRecord({"weight": Array("float32", (3,), "numpy.ndarray", b"no array")}),
         ArrayRecord({"weight": Array("float32", (3,), "torch", b"other")}),
     ],
 )
@@ -295,31 +254,17 @@ def test_an_update_is_clipped_to_the_norm_that_this_side_has_fixed():
         ({"policy": replace(POLICY, mechanisms=("purkayastha",))}, "does not allow privunit"),
         ({"releases": {"train": {"arrays": VECTOR | {"norm": 0}}}}, "give the norm"),
         ({"releases": {"train": {"arrays": VECTOR | {"mechanism": "identity"}}}}, "identity"),
-        ({"releases": {"train": {"arrays": VECTOR | {"mechanism": "purkayastha"}}}}, "sanitizes the embedding"),
-        ({"releases": {"train": {"arrays": VECTOR | {"epsilom": 1}}}}, "did you mean 'epsilon'"),
         ({"releases": {"train": {"metrics.label": RELEASES["query"]["metrics.label"] | {"norm": 1.0}}}}, "no norm"),
         ({"instead": {"metrics.loss": math.nan}}, "finite number or None"),
         ({"instead": {"loss": 1}}, "record.key"),
+        ({"delta": 1e-6}, "total_delta"),
+        ({"total": 8.0}, "total and update"),
+        ({"ledger": "mistyped/ledger"}, "is no folder"),
+        ({"policy": None, "releases": None, "total": 8.0, "update": "privunit:epsilon=2.0,norm=3.0"}, r"norm=3\.0"),
     ],
 )
-def test_what_does_not_go_together_is_one_line_before_anything_is_asked(tmp_path, changes, words):
-    given = {"policy": POLICY, "releases": RELEASES, "instead": INSTEAD} | changes
-    with pytest.raises(ValueError, match=words) as caught:
-        accounted(tmp_path / "ledger", given["policy"], given["releases"], instead=given["instead"])
-    assert "\n" not in str(caught.value) and not (tmp_path / "ledger").exists()
-
-
-def test_a_norm_within_the_update_is_refused_and_so_is_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(ValueError, match=r"norm=3\.0"):
-        accounted(tmp_path / "ledger", total=8.0, update="privunit:epsilon=2.0,norm=3.0")
-    with pytest.raises(ValueError, match="delta goes with total"):
-        accounted(tmp_path / "ledger", POLICY, RELEASES, delta=1e-6)
-    with pytest.raises(ValueError, match="is no folder"):
-        accounted(tmp_path / "mistyped" / "ledger", total=8.0, update="privunit:epsilon=2.0")
+def test_what_does_not_go_together_is_refused_before_any_request(tmp_path, changes, words):
+    arguments = {"ledger": "ledger", "policy": POLICY, "releases": RELEASES, "instead": INSTEAD} | changes
+    with pytest.raises(ValueError, match=words):
+        accounted(tmp_path / arguments.pop("ledger"), **arguments)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_message_that_is_no_record_of_an_app_is_refused(app):
-    made = message(RecordDict())
-    made.metadata._message_type = "train"
-    assert refused(app(made, context(3)), "malformed")

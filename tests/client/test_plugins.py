@@ -20,7 +20,7 @@ from tests.support.own_package import write_package
 LABEL = {"mechanism": "quiet-coin", "epsilon": 2.0, "classes": 3}
 ALLOWED = replace(OPEN, mechanisms=("purkayastha", "quiet-coin"))
 #: Modules whose import would be seen, since nothing else here needs them.
-HARMFUL = ("this", "antigravity", "quiet", "quiet.noise", "turtledemo")
+HARMFUL = ("quiet", "quiet.noise")
 
 
 @pytest.fixture
@@ -51,24 +51,7 @@ def refused(answer, name):
     return (answer.error.code, answer.error.reason) == REFUSALS[name]
 
 
-HOSTILE = (
-    "os:system",
-    "this:s",
-    "antigravity:geohash",
-    "quiet.noise:Coin",
-    "quiet.noise:Installed",
-    "quiet-coin",
-    "turtledemo:__path__",
-    "quiet",
-    "../quiet:Coin",
-    "__main__:x",
-    ":",
-    "builtins:eval",
-    "",
-)
-
-
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", ["os:system", "quiet.noise:Coin", "quiet-coin", "quiet", "../quiet:Coin", ":", ""])
 def test_a_server_that_names_a_module_has_nothing_imported(nodes, name, monkeypatch):
     """Though it is installed: nobody at this device has said that it may be asked for."""
     make_node(nodes / "0", seed=None)
@@ -99,7 +82,7 @@ def test_allowed_at_one_node_is_not_allowed_at_another(nodes):
     assert refused(release(asking(LABEL), context(1)), "mechanism")
 
 
-@pytest.mark.parametrize("name", ["quiet.noise:Coin", "os:system", "this:s"])
+@pytest.mark.parametrize("name", ["quiet.noise:Coin", "os:system"])
 def test_a_devices_policy_takes_no_place(nodes, name):
     """A policy may have come in a bundle: a place in it is as good as a server's."""
     make_node(nodes / "0", seed=None, policy=replace(OPEN, mechanisms=("purkayastha", name)))

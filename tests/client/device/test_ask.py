@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import random
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +13,7 @@ import numpy as np
 import pytest
 
 from client.device.ask import ask as ask_model
-from client.device.model import Model, batch_size
+from client.device.model import batch_size
 from client.node import load_node
 from client.policy import Policy
 from client.shard import Shard, write_shard
@@ -27,9 +22,7 @@ from client.store.ledger import Ledger
 from client.store.questions import FIRST_RECORD, QuestionRecords
 from mechanisms.messages.wire import (
     record_from_bytes,
-    record_to_bytes,
     reply_from_record,
-    request_to_record,
     sealed_from_record,
 )
 from server.predict import MOST, Predictor
@@ -37,12 +30,9 @@ from sottovoce.deployment.predict import serving
 from tests.support.asking import (
     CLASSES,
     COST,
-    DIM,
-    EPSILON,
     POLICY,
     SENTENCE,
     World,
-    answered,
     ask,
     charged,
     honest,
@@ -50,8 +40,6 @@ from tests.support.asking import (
     question,
     raw_server,
 )
-from tests.support.fuzz import Fuzzer
-from tests.support.paths import ROOT
 
 # -- what it gives, and what it costs ---------------------------------------------------------------------------------
 
@@ -134,6 +122,13 @@ def test_the_server_takes_what_a_client_sends_at_once() -> None:
     assert all(batch_size(classes) <= MOST for classes in (2, 3, 1000, 32767)) and batch_size(32767) >= 1
 
 
+def test_embeddings_declared_public_cost_nothing(world: World, node: Path) -> None:
+    world.device(node, Policy(total=1.0, mechanisms=("identity",), accept_unprotected=("embedding: a test",)))
+    with serving(world.model(embedding={"mechanism": "identity"}), **world.pair) as address:
+        predictions = ask(world, node, [SENTENCE], address)
+    assert predictions.public and (predictions.charged, predictions.spent, predictions.epsilon) == (1, 0.0, np.inf)
+
+
 def test_it_is_charged_before_it_leaves(world: World, node: Path) -> None:
     seen: list[int] = []
 
@@ -167,29 +162,16 @@ def test_whose_sentence_it_is(world: World, node: Path) -> None:
         at(["two"])
     at(["two"], user=9)
     assert [(row.user, row.record) for row in charged(node)] == [(4, FIRST_RECORD), (9, FIRST_RECORD)]
-
-
-def test_an_empty_device_is_user_0s(world: World, node: Path) -> None:
-    ask(world, node, ["one"], world.address)
-    with pytest.raises(ValueError, match="has no user 3; it has 0"):
-        ask(world, node, ["one"], world.address, user=3)
-    assert [row.user for row in charged(node)] == [0]
-
-
-def test_a_shard_whose_numbers_would_be_sentences_is_refused(world: World, node: Path) -> None:
-    shard(node, [0], [FIRST_RECORD])
+    shard(node, [9], [FIRST_RECORD])
     with pytest.raises(ValueError, match="has a record numbered"):
-        ask(world, node, ["one"], world.address)
+        at(["three"])
 
 
 @pytest.mark.parametrize(
     ("policy", "line"),
     [
-        (Policy(total=1.0), r"allows ε up to 0 for one sentence, and the server asks for ε = 31\.42 at worst"),
-        (Policy(embedding=31.0, total=99.0), "allows ε up to 31 for one sentence"),
-        (replace(POLICY, total=30.0), "allows ε up to 30 in total"),
-        (replace(POLICY, mechanisms=("identity",)), "does not allow the mechanism purkayastha"),
-        (replace(POLICY, minimum_users=500), r"at least 500 users, and a question goes alone; .* minimum_users to 0"),
+        (Policy(embedding=31.0, total=99.0), r"on the channel; the server requests purkayastha, ε = 31\.42 at worst"),
+        (replace(POLICY, minimum_users=500), "minimum batch"),
     ],
 )
 def test_a_question_beyond_the_policy(world: World, tmp_path: Path, policy: Policy, line: str) -> None:
@@ -213,10 +195,8 @@ def test_what_the_total_allows_is_said_before_the_first_charge(world: World, nod
     "changes",
     [
         {"stage": "train"},
-        {"split": "train"},
         {"minimum_users": 10**6},
         {"part": (0, 2)},
-        {"arm": "a"},
         {"label": {"mechanism": "randomized-response", "epsilon": 1.0}},
     ],
     ids=str,
@@ -291,25 +271,16 @@ def test_several_at_once_share_numbers_and_budget(world: World, node: Path) -> N
     assert len(set(records[records >= 0].tolist())) == (records >= 0).sum()
 
 
-KILLED = """
-import os, sys
-from client.device import ask
-from client.sanitizer import Sanitizer
-def die(*_):
-    os.kill(os.getpid(), 9)
-Sanitizer.answer = die
-ask.ask(sys.argv[1], ["one"], server=sys.argv[2], root_certificates=sys.argv[3])
-"""
+def test_a_crash_between_numbering_and_charging_leaves_the_number_to_its_sentence(
+    world: World, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
 
-
-def test_a_crash_between_numbering_and_charging_leaves_the_number_to_its_sentence(world: World, node: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(node), world.address, str(world.ca)],
-        check=False,
-        capture_output=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == -9 and not charged(node)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("client.device.ask.Sanitizer.answer", crash)
+        ask(world, node, ["one"], world.address)
+    assert not charged(node)
     ask(world, node, ["two"], world.address)
     ask(world, node, ["one"], world.address)
     assert [row.record - FIRST_RECORD for row in charged(node)] == [0, 1]
@@ -390,20 +361,17 @@ def test_a_server_that_is_not_there_or_another_one(world: World, node: Path, tmp
 @pytest.mark.parametrize(
     "answer",
     [
-        http(b"x", "500 Oops"),
         http(b"", "302 Found", more="Location: https://elsewhere.example/\r\n"),
-        b"",
         None,
         b"SSH-2.0-x\r\n\r\n",
         http(b""),
         http(b"\x80\x04K\x01."),
-        http(bytes(10**7)),
         b"HTTP/1.1 200 OK\r\n\r\n" + bytes(10**7),
         b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nx",
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * 10**6,
         http(b"\x1f\x8b" + bytes(100), more="Content-Encoding: gzip\r\n"),
     ],
-    ids=range(12),
+    ids=range(9),
 )
 def test_a_question_that_is_none(world: World, node: Path, answer: bytes | None) -> None:
     with raw_server(world, lambda request: answer) as server, pytest.raises(ValueError, match="nothing was") as error:
@@ -421,14 +389,11 @@ BAD_ROWS: list[Any] = [
     [[True, 0, 0]],
     [[0.5, 0.5, 0.5]],
     [[2, -1, 0]],
-    [["1", 0, 0]],
     [[float("nan"), 0, 1]],
-    [[float("inf"), 0, 1]],
     [[10**400, 0, 1]],
 ]
-BAD_CLASSES: list[Any] = ["abc", ["a", "a", "b"], [1, 2, 3], ["a", "b", ["c"]], ["a", "b", "c" * 1000]]
-BAD_CLASSES += [["a", "b", "\x1b[2J"], ["a", "b", "c\tx"]]
-BAD_ANSWERS: list[Any] = [{}, [], "x", 7, None, {"classes": NAMES}, {"classes": [], "probabilities": [[]]}]
+BAD_CLASSES: list[Any] = ["abc", ["a", "a", "b"], ["a", "b", ["c"]], ["a", "b", "c" * 1000], ["a", "b", "\x1b[2J"]]
+BAD_ANSWERS: list[Any] = [{}, [], {"classes": NAMES}, {"classes": [], "probabilities": [[]]}]
 BAD_ANSWERS += [{"classes": NAMES, "probabilities": [[1, 0, 0]], "more": 1}]
 BAD_ANSWERS += [{"classes": NAMES, "probabilities": rows} for rows in BAD_ROWS]
 BAD_ANSWERS += [{"classes": classes, "probabilities": [[1, 0, 0]]} for classes in BAD_CLASSES]
@@ -447,44 +412,3 @@ def test_answers_that_are_none(world: World, node: Path) -> None:
 
 
 turn = [0]
-
-
-def hostile_questions(world: World, n: int, seed: int) -> list[bytes]:
-    dear = {"mechanism": "purkayastha", "epsilon": 2 * EPSILON, "dim": DIM}  # which the policy does not allow
-    valid = [request_to_record(world.request(**more)) for more in ({}, {"embedding": dear})]
-    fuzzer, scribble = Fuzzer(valid, seed), random.Random(seed)
-    bodies: list[bytes] = []
-    for message in fuzzer.messages(2 * n):
-        with suppress(ValueError):  # what cannot be written at all
-            bodies.append(record_to_bytes(message))
-        if scribble.random() < 0.1:
-            data = bytearray(question(world.request()))
-            data[scribble.randrange(len(data))] ^= 1 << scribble.randrange(8)
-            bodies.append(bytes(data[: scribble.choice((len(data), scribble.randrange(len(data))))]))
-    return bodies[:n]
-
-
-def check_question(world: World, node: Path, number: int) -> bool:
-    """It is refused in one line, or within the policy and for an embedding alone."""
-    try:
-        found = ask(world, node, [f"film {number}"], "https://x:1")
-    except ValueError as error:
-        said = str(error)
-        assert "\n" not in said and "charged" in said and len(said) < 500
-        return False
-    assert found.request.channels == ("embedding",) and found.epsilon <= POLICY.embedding * (1 + 1e-9)
-    return True
-
-
-@pytest.mark.parametrize("n", [200, pytest.param(3000, marks=[pytest.mark.slow, pytest.mark.soak])])
-def test_hostile_questions(world: World, node: Path, monkeypatch: pytest.MonkeyPatch, n: int) -> None:
-    bodies = hostile_questions(world, n, seed=1)
-    monkeypatch.setattr(Model, "get", lambda *_, limit: bodies[turn[0]])
-    monkeypatch.setattr(Model, "post", lambda *_, limit: answered())
-    allowed = 0
-    for turn[0] in range(n):
-        allowed += check_question(world, node, turn[0])
-    assert 0 < allowed < n / 2
-    rows = charged(node)
-    assert {row.stage for row in rows} <= {"ask"} and {row.channel for row in rows} <= {"embedding"}
-    assert sum(row.epsilon for row in rows) <= POLICY.total * (1 + 1e-9)

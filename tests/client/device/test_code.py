@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import io
-import re
 import tracemalloc
 import zipfile
 
 import pytest
 
 from client.device import code
-from client.device.code import identity, installed, same_code
+from client.device.code import installed, same_code
 from sottovoce.deployment.superlink import app_bundle
+from tests.support.paths import ROOT
 
 #: Of a library that builds Flower's bundles.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:pathspec.*")
@@ -48,17 +48,12 @@ def peak_of(fab):
 
 
 def test_the_installed_client_is_every_source_file_of_the_client_and_the_mechanisms(mine):
-    known = {"client/app.py", "client/device/code.py", "mechanisms/messages/wire.py", "mechanisms/words/__init__.py"}
-    assert known <= set(mine)
-    assert all(re.fullmatch(r"(client|mechanisms)/[a-z0-9_/]+\.py", name) for name in mine)
+    files = [path for package in ("client", "mechanisms") for path in (ROOT / package).rglob("*.py")]
+    assert mine == {path.relative_to(ROOT).as_posix(): path.read_bytes() for path in files}
 
 
-def test_the_bundle_of_the_installed_packages_is_accepted(fab):
-    assert same_code(fab)
-
-
-def test_the_bundle_is_the_same_each_time_and_holds_no_more_than_the_client(fab, mine):
-    assert app_bundle() == fab
+def test_the_bundle_of_the_installed_packages_is_accepted_and_holds_no_more_than_the_client(fab, mine):
+    assert same_code(fab) and app_bundle() == fab
     names = zipfile.ZipFile(io.BytesIO(fab)).namelist()
     assert sorted(names) == sorted([*mine, "pyproject.toml", ".info/CONTENT"])
 
@@ -67,41 +62,26 @@ def test_the_server_may_ship_what_it_likes_beside_the_client(mine):
     assert same_code(archive([*mine.items(), ("server/query.py", b"1/0"), ("pyproject.toml", b"")]))
 
 
-def test_the_order_and_the_compression_do_not_matter(mine):
-    assert same_code(archive(reversed(mine.items()), how=zipfile.ZIP_STORED))
-
-
-def test_the_identity_changes_with_the_code(mine, monkeypatch):
-    before = identity()
-    monkeypatch.setattr(code, "installed", lambda: mine | {"client/app.py": mine["client/app.py"] + b"\n"})
-    assert re.fullmatch("[0-9a-f]{64}", before)
-    assert identity() != before
-
-
-@pytest.mark.parametrize("name", ["client/app.py", "mechanisms/messages/wire.py", "mechanisms/accounting/__init__.py"])
-def test_one_byte_changed_is_refused(mine, name):
-    content = bytearray(mine[name] or b"#")
-    content[0] ^= 1
-    assert not same_code(archive((mine | {name: bytes(content)}).items()))
-
-
-EXTRA = [
-    "client/more.py",
-    "mechanisms/more.py",
-    "mechanisms/accounting/more.py",
-    "client/notes.md",
-    "client/",
-    "..",
-    "",
-]
-EXTRA += ["Client/app.py", "client/../client/more.py", "./client/more.py", "/client/more.py", "client//app.py"]
-EXTRA += ["client\\more.py", "server/../client/app.py"]
+def test_one_byte_changed_is_refused(mine):
+    for name in ("client/app.py", "mechanisms/accounting/__init__.py"):
+        content = bytearray(mine[name] or b"#")
+        content[-1] ^= 1
+        assert not same_code(archive((mine | {name: bytes(content)}).items()))
 
 
 def test_a_file_that_is_missing_extra_twice_or_spelled_otherwise_is_refused(mine):
     for name in ("client/app.py", "mechanisms/streams.py"):
         assert not same_code(archive((key, value) for key, value in mine.items() if key != name))
-    for name in EXTRA:
+    extra = [
+        "client/more.py",
+        "mechanisms/accounting/more.py",
+        "client/",
+        "..",
+        "",
+        "Client/app.py",
+        "./client/more.py",
+    ]
+    for name in [*extra, "/client/more.py", "client//app.py", "client\\more.py", "server/../client/app.py"]:
         assert not same_code(archive([*mine.items(), (name, b"")])), name
     with pytest.warns(UserWarning, match="Duplicate name"):
         twice = archive([*mine.items(), ("client/app.py", mine["client/app.py"])])
@@ -122,19 +102,14 @@ def test_what_is_no_archive_and_what_stands_around_one_are_refused(mine, fab):
     assert not same_code(archive(mine.items(), comment=b"PK\x05\x06"))
 
 
-def test_every_truncation_is_refused(fab):
-    assert not any(same_code(fab[:n]) for n in range(0, len(fab), len(fab) // 50 + 1))
-
-
 def test_damage_anywhere_is_survived(fab):
-    step = len(fab) // 60
-    for at in [*range(0, len(fab), step), *range(len(fab) - 60, len(fab))]:
+    for at in [*range(0, len(fab), len(fab) // 20), *range(len(fab) - 22, len(fab))]:
         damaged = bytearray(fab)
         damaged[at] ^= 0xFF
         same_code(bytes(damaged))  # what is in pyproject.toml does not matter; it must not raise
 
 
-@pytest.mark.parametrize("how", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize("how", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
 def test_a_bomb_is_refused_without_unpacking_it(mine, how):
     bomb = archive((mine | {"client/app.py": bytes(16 * 2**20)}).items(), how=how)
     assert len(bomb) < 2**20  # and 16 times that in memory

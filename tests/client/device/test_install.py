@@ -205,13 +205,3 @@ def test_the_model_has_a_key_of_its_own(place: Path, tmp_path: Path) -> None:
     path.write_text(json.dumps(written | {"model_seal": other[1].hex()}))
     assert load_node(tmp_path / "node").model_seal == other[1]
     assert not (tmp_path / "bad" / "text").exists()
-
-
-def test_a_served_device_goes_by_its_settings_of_the_moment(tmp_path: Path) -> None:
-    """A policy that is tightened while the device is served holds for the next message."""
-    folder = make_node(tmp_path / "node", seed=None)
-    assert not respond(message(request(arm="", stage="a")), folder).has_error()
-    write_node(folder, policy=replace(POLICY, embedding=1.0))
-    assert respond(message(request(arm="", stage="b")), folder).error.code == REFUSALS["channel"][0]
-    (folder / "node.json").write_text("{")
-    assert respond(message(request(arm="", stage="b")), folder).error.code == REFUSALS["failed"][0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 from pathlib import Path
@@ -13,17 +12,15 @@ import pytest
 from client.app import answer
 from client.device.bundle import Bundle
 from client.device.records import add_records
-from client.device.serve import MARK
 from client.models.embeddings import embeddings_path, write_embeddings
 from client.node import load_node, write_node
 from client.policy import Policy
 from client.shard import Shard, extend_shard, write_shard
 from client.store.questions import FIRST_RECORD, QuestionRecords
-from mechanisms.messages.wire import reply_from_record, request_to_record
+from mechanisms.messages.wire import request_to_record
 from sottovoce.cli import main as cli
 from tests.support.clients import ENCODER, make_node, request
-from tests.support.devices import PUBLISHER, SENTENCES, make_bundle, on_a_device
-from tests.support.requests import changed
+from tests.support.devices import PUBLISHER, SENTENCES, make_bundle
 
 FILES = {
     "a.txt": "\ufeffone film\r\n\n  two books  \nthree",
@@ -79,17 +76,6 @@ def held(node: Path, split: str = "train") -> list[tuple[int, int, object]]:
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_it_runs_where_a_device_alone_is_installed_and_is_answered_from(made: Bundle, tmp_path: Path) -> None:
-    node = tmp_path / "me"
-    made.install(node, PUBLISHER)
-    done = on_a_device("device", "add", node, "--file", put(tmp_path, "a.tsv"), *COLUMNS, "--user", 4)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{node}: 3 records of user 4 added to the split train, numbered 0 to 2{CALLED}\n"
-    asked = changed(made.request, embedding={"mechanism": "purkayastha", "epsilon": 1.0})
-    reply = reply_from_record(answer(request_to_record(asked), load_node(node)))
-    assert reply.users.tolist() == [4, 4, 4] and reply.records.tolist() == [0, 1, 2]
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_kinds_of_files(node: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines = name.endswith(".txt")
@@ -115,16 +101,12 @@ def test_nothing_of_a_file_without_a_header_is_shown(
     ("name", "text", "options", "line"),
     [
         ("a.txt", "", (), "a.txt: holds no records"),
-        ("a.txt", None, ("--text", "sentence"), "is read as lines, and has no columns"),
         ("a.txt", b"one\n\xff\n", (), "line 2: is not UTF-8"),
         ("a.tsv", None, (), "name the column of the texts with --text"),
         ("a.tsv", None, ("--text", "sentense"), 'has no column "sentense"; did you mean "sentence"?'),
         ("a.tsv", "mood\tsentence\nfine\tone\n", COLUMNS, "line 2: its label is none of the 2 classes"),
-        ("a.tsv", "mood\tsentence\n", COLUMNS, "holds no records"),
         ("a.csv", "mood,sentence\nbad,one\ngood,\n", COLUMNS, 'line 3: "sentence" is empty'),
-        ("a.jsonl", '{"sentence": "a", "mood": "bad"}\n{', COLUMNS, "line 2: is not valid JSON"),
         ("a.jsonl", '{"sentence": 1, "mood": "bad"}', COLUMNS, 'line 1: "sentence" is a number, not a text'),
-        ("a.doc", "one", ("--text", "a"), "unknown kind of file; use"),
         ("a.txt", None, ("--split", "dev"), "has no split dev; its records are of train or test"),
         ("a.txt", None, ("--user", "-1"), "--user -1: must be 0 or above"),
     ],
@@ -143,17 +125,6 @@ def test_what_cannot_be_added_is_one_line(
     said = capsys.readouterr()
     assert len(said.err.splitlines()) == 1 and line in said.err and said.out == ""
     assert sorted(node.iterdir()) == before
-
-
-def test_places_that_take_no_records(node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = put(tmp_path, "a.txt")
-    for folder, source, line in (
-        (tmp_path, file, "is no device's folder"),
-        (make_node(tmp_path / "n"), file, "is a simulation's node"),
-        (node, tmp_path / "b.txt", "there is no such file"),
-    ):
-        assert add(folder, source) == 2
-        assert line in capsys.readouterr().err
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
@@ -193,16 +164,6 @@ def test_numbers_of_sentences_are_never_reached(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no numbers left for 1 more records of user 1"):
         add_records(node, "test", ["a"], None, 1)
     assert len(held(node, "test")) == 2
-
-
-def test_a_ledger_that_cannot_be_trusted_stops_it(
-    node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert add(node, put(tmp_path, "a.txt")) == 0
-    (node / "ledger.sqlite").write_bytes(b"x" * 5000)
-    before = held(node)
-    assert add(node, tmp_path / "a.txt") == 2
-    assert "nothing was added" in capsys.readouterr().err and held(node) == before
 
 
 def test_labels_are_of_all_or_of_none(node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,27 +259,3 @@ def test_several_who_add_at_once_all_do(node: Path) -> None:
     found = held(node)
     assert sorted(text for _, _, text in found) == sorted(f"{user} {i}" for user in range(4) for i in range(5))
     assert sorted((user, record) for user, record, _ in found) == [(user, i) for user in range(2) for i in range(10)]
-
-
-def test_a_device_that_is_served_reads_whole_shards(node: Path) -> None:
-    """A device is served meanwhile: `device add` needs no lock of it, and every shard that is read is of one moment."""
-    done, failed, seen = threading.Event(), list[BaseException](), set[int]()
-
-    def reader() -> None:
-        try:
-            while not done.is_set():
-                texts = [text for _, _, text in held(node)]
-                assert texts == [f"text {i}" * (i + 1) for i in range(len(texts))]
-                seen.add(len(texts))
-        except BaseException as error:
-            failed.append(error)
-
-    with open(node / MARK, "w") as mark:
-        fcntl.flock(mark, fcntl.LOCK_EX)
-        thread = threading.Thread(target=reader)
-        thread.start()
-        for i in range(40):
-            add_records(node, "train", [f"text {i}" * (i + 1)], None)
-        done.set()
-        thread.join(60)
-    assert failed == [] and len(held(node)) == 40 and seen

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import threading
 import time
 from dataclasses import replace
@@ -25,7 +24,6 @@ from client.node import load_node, write_node
 from client.policy import Policy
 from client.shard import write_shard
 from mechanisms.messages.wire import reply_from_record, request_to_record
-from sottovoce.cli import main as cli
 from tests.support.clients import make_node, message, request
 from tests.support.devices import POLICY, PUBLISHER, SENTENCES, make_bundle
 from tests.support.fake_superlink import Fake, Served
@@ -59,18 +57,6 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 def answered(made: Bundle, node: Path, split: str = "train") -> int:
     asked = changed(made.request, split=split, label=None)
     return len(reply_from_record(answer(request_to_record(asked), load_node(node))))
-
-
-def test_half_a_character_in_a_record(made: Bundle, node: Path, tmp_path: Path) -> None:
-    """The command asks for a better file; a record that came otherwise is answered like any other, and so are those
-    beside it."""
-    (tmp_path / "a.jsonl").write_text('{"text": "a film"}\n' + json.dumps({"text": "half \ud83d"}) + "\n")
-    assert cli.main(["device", "add", str(node), "--file", str(tmp_path / "a.jsonl"), "--text", "text"]) == 2
-    add_records(node, "train", ["a film", "half \ud83d"], None)
-    assert answered(made, node) == 2
-    ids = np.arange(2, dtype=np.int64)
-    write_shard(node, "test", 0 * ids, ids + 2, ["a film", "half \ud83d"], None)
-    assert answered(made, node, "test") == 2
 
 
 def test_texts_are_encoded_when_they_are_added(made: Bundle, node: Path, request: pytest.FixtureRequest) -> None:
@@ -108,13 +94,6 @@ def test_a_bundle_s_encoder_reads_the_records_when_it_is_installed(
     made.install(tmp_path / "node")
     request.getfixturevalue("idle")
     assert answered(made, tmp_path / "node") == 3
-
-
-def test_records_that_are_being_added_do_not_trouble_who_reads(made: Bundle, node: Path) -> None:
-    add_records(node, "train", SENTENCES[:2], None)
-    before = load_node(node).shard("train")
-    add_records(node, "train", SENTENCES[2:4], None)
-    assert before.embeddings(made.request.encoder).take(np.arange(2)).shape[0] == 2
 
 
 def test_an_encoded_record_that_cannot_be_kept_is_encoded_later(
@@ -221,12 +200,6 @@ def test_the_window_is_that_of_the_policy_as_it_is_now(fake: Fake, keys: Path, t
     assert len(waits.long) == 2 and fake.replies[2].HasField("error")
 
 
-@pytest.mark.parametrize("bad", [-1.0, 3601.0, float("nan"), float("inf"), "1", True])
-def test_a_window_is_seconds_within_an_hour(bad: Any) -> None:
-    with pytest.raises(ValueError, match="window must be seconds, from 0 to 3600"):
-        Policy(window=bad)
-
-
 class Quiet:
     """A SuperLink of which message `comes` has one, by the number of the question, and then is told to end."""
 
@@ -255,25 +228,15 @@ class Quiet:
         return False
 
 
-def waits(monkeypatch: pytest.MonkeyPatch, comes: set[int], questions: int) -> list[float]:
-    """The waits before each question, at the longest that chance allows."""
-    monkeypatch.setattr(serve.secrets, "randbelow", lambda n: n)
+def test_an_idle_device_polls_ever_more_seldom_until_a_message_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve.secrets, "randbelow", lambda n: n)  # the longest that chance allows
     monkeypatch.setattr(serve._Server, "_answer", lambda self, about, tree: None)
-    quiet: Any = Quiet(comes, questions)
+    quiet: Any = Quiet({41}, 60)
     serve._Server(Path("node"), quiet, "here:1", quiet).run(io.StringIO())
-    return list(quiet.waits[:questions])
-
-
-def test_an_idle_device_asks_ever_more_seldom_up_to_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = waits(monkeypatch, set(), 60)
-    assert found[0] == 0.5 and found[-1] == 10.0
-    assert all(before <= after <= 1.1 * before + 1e-12 for before, after in pairwise(found))
-    assert 60 < sum(wait for wait in found if wait < 10) < 120
-
-
-def test_once_a_message_has_come_it_asks_again_at_once_and_then_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = waits(monkeypatch, {41}, 60)
-    assert found[40] == 10.0 and found[41] == 0.5  # question 42 was asked without a wait
+    idle = quiet.waits[:41]
+    assert idle[0] == 0.5 and idle[40] == 10.0 and 60 < sum(wait for wait in idle if wait < 10) < 120
+    assert all(before <= after <= 1.1 * before + 1e-12 for before, after in pairwise(idle))
+    assert quiet.waits[41] == 0.5  # poll 42 came without a wait
 
 
 def test_devices_that_answered_together_do_not_ask_together(monkeypatch: pytest.MonkeyPatch) -> None:

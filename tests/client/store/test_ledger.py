@@ -52,15 +52,6 @@ def ledger(tmp_path):
         yield opened
 
 
-def test_recalls_the_bytes_of_a_key_and_counts_other_digests(ledger):
-    write(ledger, charge([1, 2], [0, 0]), charge([1], [0], digest="other"))
-    found = ledger.recall("s", "label", "d", ids(2, 1, 1), ids(0, 0, 1))
-    assert recalled(found) == [b"001", b"000", None]
-    assert found.earlier.tolist() == [0, 1, 0]
-    for key in (("t", "label", "d"), ("s", "embedding", "d"), ("s", "label", "e")):
-        assert recalled(ledger.recall(*key, ids(1), ids(0))) == [None]
-
-
 def test_a_theorem_is_a_part_of_the_key_but_for_its_last_bits(ledger):
     near, other = replace(RR, numeric_epsilon=1e-12), replace(RR, numeric_epsilon=1e-6)
     write(ledger, charge([1], [0]), charge([2], [0], guarantee=near), charge([1], [0], guarantee=other))
@@ -69,31 +60,11 @@ def test_a_theorem_is_a_part_of_the_key_but_for_its_last_bits(ledger):
     assert ledger.spent(ids(1, 2)).epsilon.tolist() == [2 + 2 + 1e-6, 2]
 
 
-def test_spending_adds_up_over_records_stages_and_digests(ledger):
-    write(ledger, charge([1, 1, 2], [0, 1, 0]))
-    write(ledger, charge([1], [0], stage="t"), charge([1], [0], digest="e"))
-    write(ledger, charge([1], [0], channel="embedding", guarantee=NOISE))
-    assert ledger.spent(ids(1, 2, 3), without=["embedding"]).epsilon.tolist() == [8.0, 2.0, 0.0]
-    assert ledger.spent_on("label", ids(1, 1, 2), ids(0, 1, 0)).epsilon.tolist() == [6.0, 2.0, 2.0]
+def test_noise_is_priced_at_the_delta_that_is_given(ledger):
+    write(ledger, charge([1], [0]), charge([1], [0], channel="embedding", guarantee=NOISE))
+    assert ledger.spent(ids(1), without=["embedding"]).epsilon.tolist() == [2.0]
     assert ledger.spent(ids(1)).epsilon.tolist() == [np.inf]  # Gaussian noise promises nothing at δ = 0
-    assert ledger.spent(ids(1), delta=1e-6).epsilon[0] == pytest.approx(8 + NOISE.worst_case(1e-6))
-
-
-def test_rows_show_what_was_charged(ledger):
-    write(ledger, charge([1], [3], channel="embedding", guarantee=NOISE, delta=1e-6, payloads=[b"xyz"]))
-    (row,) = ledger.rows()
-    assert (row.user, row.record, row.stage, row.channel, row.digest) == (1, 3, "s", "embedding", "d")
-    assert (row.guarantee, row.delta, row.payload) == (NOISE, 1e-6, b"xyz")
-    assert row.epsilon == NOISE.worst_case(1e-6)
-
-
-def test_an_infinite_charge_is_kept(tmp_path):
-    endless = Guarantee(epsilon=float("inf"), metric="discrete", diameter=1.0, protects="label")
-    with Ledger(tmp_path / "l") as ledger:
-        write(ledger, charge([1, 1], [0, 1], guarantee=endless))
-    with Ledger(tmp_path / "l") as ledger:
-        assert ledger.rows()[0].epsilon == np.inf
-        assert ledger.spent(ids(1)).epsilon.tolist() == [np.inf]
+    assert ledger.spent(ids(1), delta=1e-6).epsilon[0] == pytest.approx(2 + NOISE.worst_case(1e-6))
 
 
 class Plain:
@@ -126,7 +97,7 @@ class Plain:
         return [sum(c.epsilon for c, u, r, _ in self.releases if (c.channel, u, r) == (channel, *k)) for k in keys]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_blocks_answer_as_single_rows_would(tmp_path, seed):
     """Random blocks, some of one release, of users with several records, asked about in any order."""
     rng = np.random.default_rng(seed)
@@ -194,9 +165,8 @@ def test_n_one_by_one_cost_what_n_at_once_cost(tmp_path):
         "UPDATE draws SET guarantee = ''",
         "DELETE FROM draws",
         "UPDATE meta SET value = 'x'",
-        "DELETE FROM meta",
+        "DELETE FROM commits",
         "REPLACE INTO releases SELECT * FROM releases",
-        "REPLACE INTO draws SELECT id, stage, channel, digest, 'x' FROM draws",
     ],
 )
 def test_nothing_is_changed_or_deleted(ledger, statement):
@@ -224,9 +194,7 @@ def test_a_key_is_written_once_and_a_failed_commit_writes_nothing(ledger):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"records": ids(0)},
         {"payloads": rows([b"a"])},
-        {"payloads": np.zeros(2, np.uint8)},
         {"payloads": np.zeros((2, 1), np.int16)},
         {"records": ids(0, -1)},
         {"records": ids(0, 2**32)},
@@ -236,14 +204,6 @@ def test_a_key_is_written_once_and_a_failed_commit_writes_nothing(ledger):
 def test_a_charge_that_is_none_is_refused(ledger, wrong):
     with pytest.raises(LedgerError):
         write(ledger, replace(charge([1, 2], [0, 0]), **wrong))
-    assert ledger.rows() == []
-
-
-def test_what_is_not_committed_is_undone(ledger):
-    with pytest.raises(RuntimeError), ledger.exclusive():
-        raise RuntimeError
-    with ledger.exclusive():
-        pass
     assert ledger.rows() == []
 
 
@@ -271,30 +231,6 @@ def test_a_device_waits_for_the_disk(tmp_path):
             assert ledger._connection.execute("PRAGMA journal_mode").fetchone()[0] == "delete"
             assert (ledger.path.stat().st_mode & 0o077) == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == [".True.made", "False", "True"]  # no drafts are left
-
-
-def test_threads_that_make_one_ledger_at_once_share_it(tmp_path):
-    n = 8
-    for turn in range(5):
-        path, together, failed = tmp_path / f"{turn}.sqlite", threading.Barrier(n), []
-
-        def first(user, path=path, together=together, failed=failed):
-            try:
-                together.wait(30)
-                with Ledger(path) as ledger:
-                    write(ledger, charge([user], [0]))
-            except BaseException as error:
-                failed.append(error)
-
-        threads = [threading.Thread(target=first, args=(user,)) for user in range(n)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert failed == []
-        with Ledger(path) as ledger:
-            assert [row.user for row in ledger.rows()] == list(range(n))
-    assert not list(tmp_path.glob(".draft*"))
 
 
 def test_a_ledger_that_another_makes_and_writes_meanwhile_is_no_lost_witness(tmp_path, monkeypatch):
@@ -395,7 +331,6 @@ def test_a_commit_that_was_never_acknowledged_is_guarded_before_it_is_repeated(t
 def _damage():
     yield "empty", lambda p: p.write_bytes(b"")
     yield "not a database", lambda p: p.write_bytes(b"not a database at all" * 100)
-    yield "truncated", lambda p: p.write_bytes(p.read_bytes()[: p.stat().st_size // 2])
     yield "scribbled", lambda p: p.write_bytes(p.read_bytes()[:4096] + b"\xa5" * (p.stat().st_size - 4096))
 
     def other_schema(path):
@@ -443,11 +378,3 @@ def test_a_byte_that_has_changed_in_a_release_is_not_sent(tmp_path):
         for look in (ledger.rows, lambda: ledger.recall("s", "label", "d", ids(2), ids(0))):
             with pytest.raises(LedgerError, match="damaged"):
                 look()
-
-
-def test_a_folder_that_cannot_be_written_fails_closed(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(LedgerError):
-        Ledger(tmp_path / "file" / "ledger.sqlite")
-    with pytest.raises(LedgerError):
-        Ledger(tmp_path)
