@@ -67,9 +67,32 @@ class Sanitizer:
                 shard.masked_lm, question.mechanism, question.masked_lm
             ):
                 raise Refused("masked-lm")
-        answering = _Answering.of(request, shard)
-        due = due_of(request)
-        book = Book(self.ledger, _Draws(due, shard, answering, self.streams).draw)
+        answering, records, due = _Answering.of(request, shard), _Records(shard), due_of(request)
+
+        def draw_rows(one: Due, rows: NDArray[np.intp], step: int, before: Payloads) -> NDArray[Any]:
+            question = due[one]
+            drawn, start = np.empty((len(rows), *one.shape), one.dtype), 0
+            width = one.dtype.itemsize * int(np.prod(one.shape))
+            read = None
+            if question.given is not None:
+                (read,) = (payload for other, payload in before.items() if due[other] == question.given)
+            for here in answering.pieces(rows, max(width, question.bytes_in_draw)):
+                part = answering.take(here)
+                drawn[start : start + len(here)] = draw(
+                    question,
+                    question.values(records, part.rows, part.starts),
+                    part.users,
+                    part.records,
+                    stage=one.stage,
+                    streams=self.streams,
+                    step=step,
+                    released=None if read is None else read[here],
+                    masked_lm=shard.masked_lm,
+                )
+                start += len(here)
+            return drawn
+
+        book = Book(self.ledger, draw_rows)
         rows, payloads = release(list(due), answering.users, answering.records, policy=self.policy, book=book)
         return Reply(
             answering.users[rows],
@@ -91,45 +114,6 @@ def due_of(request: Request) -> dict[Due, Question]:
         ): question
         for question in request.questions
     }
-
-
-@dataclass(frozen=True)
-class _Draws:
-    """Draws from the users' data.
-
-    Attributes:
-        questions: Question of each release that is due.
-        answering: All rows of the reply.
-    """
-
-    questions: dict[Due, Question]
-    shard: Shard
-    answering: _Answering
-    streams: SimulationStreams | SecureStreams
-
-    def draw(self, one: Due, rows: NDArray[np.intp], step: int, before: Payloads) -> NDArray[Any]:
-        """Draw releases (`charging.Draw`)."""
-        question, records = self.questions[one], _Records(self.shard)
-        drawn, start = np.empty((len(rows), *one.shape), one.dtype), 0
-        width = one.dtype.itemsize * int(np.prod(one.shape))
-        read = None
-        if question.given is not None:
-            (read,) = (payload for other, payload in before.items() if self.questions[other] == question.given)
-        for here in self.answering.pieces(rows, max(width, question.bytes_in_draw)):
-            part = self.answering.take(here)
-            drawn[start : start + len(here)] = draw(
-                question,
-                question.values(records, part.rows, part.starts),
-                part.users,
-                part.records,
-                stage=one.stage,
-                streams=self.streams,
-                step=step,
-                released=None if read is None else read[here],
-                masked_lm=self.shard.masked_lm,
-            )
-            start += len(here)
-        return drawn
 
 
 @dataclass(frozen=True, eq=False)

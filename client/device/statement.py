@@ -207,7 +207,9 @@ def _allowed(statement: dict[str, Any], policy: Policy) -> list[str]:
             for row in statement["records"]:
                 together = row["record"] is None
                 spent[together] = max(row["channels"].get(channel, 0.0), spent[together])
-            remainder = _left(limit, sum(spent.values()), "the costliest one has")
+            remainder = "no limit is set"
+            if math.isfinite(limit):
+                remainder = f"the costliest one has {max(0.0, limit - sum(spent.values())):.4g} left"
             unit = "for all records together" if channel == VECTOR.name else "for each record"
             lines.append(f"  {channel}: {_upto(limit)}{at} {unit}; {remainder}")
     for name, why in reasons.items():
@@ -260,10 +262,6 @@ def describe_question(request: Request, policy: Policy) -> list[str]:
             "as the worst case allows"
         )
     return lines
-
-
-def _left(limit: float, spent: float, who: str) -> str:
-    return f"{who} {max(0.0, limit - spent):.4g} left" if math.isfinite(limit) else "no limit is set"
 
 
 def _upto(limit: float) -> str:

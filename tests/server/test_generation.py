@@ -14,7 +14,6 @@ from safetensors.numpy import load_file
 from scipy.special import log_softmax
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from client.models import generator as generators
 from client.models.generator import Generator
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
@@ -183,7 +182,7 @@ def test_what_cannot_be_a_generator_is_refused(checkpoint, tmp_path):
         Generator(broken)
     (broken / "model.onnx").unlink()
     with pytest.raises(ValueError, match="cannot be read"):
-        generators.identity(broken)
+        Generator(broken)
 
 
 def test_a_long_text_is_cut_and_the_prompt_is_not(checkpoint):
