@@ -31,8 +31,7 @@ from simulations.output.markdown import table
 from sottovoce.adversary.audit import client as parts
 from sottovoce.adversary.audit import run as audit
 from sottovoce.adversary.audit.client import Clients
-from sottovoce.adversary.audit.games import Game
-from sottovoce.adversary.audit.plugin import games_of
+from sottovoce.adversary.audit.games import Game, games_of
 
 #: Most figures of a whole audit: each has its share of the family's rate.
 FIGURES = 400

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,8 @@ from client.store.ledger import Ledger
 from mechanisms.accounting.shuffle import amplify
 from mechanisms.channels import CHANNELS
 from mechanisms.guarantee import EXPOSURES, Guarantee
-from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.messages.questions import (
     QUESTIONS,
-    AnswerQuestion,
     EmbeddingQuestion,
     LabelQuestion,
     Projection,
@@ -70,7 +68,6 @@ LABEL = {"mechanism": "randomized-response", "epsilon": 1.0}
 #: Little ε for each word, so that a word in clear is visible among five.
 TEXT = {"mechanism": "santext", "epsilon": 0.25, "tokens": 5, "length": 0.1}
 STATISTIC = {"mechanism": "privunit", "epsilon": 2.0}
-ANSWER = {"mechanism": "randomized-response", "epsilon": 1.5}
 
 
 def few_words() -> Vocabulary:
@@ -79,47 +76,20 @@ def few_words() -> Vocabulary:
 
 
 def request(channel: str, *, stage: str = "train", arm: str = ARM) -> Request:
-    """Return the request of a channel. "embedding" includes the label.
-
-    Args:
-        channel: Name of the channel.
-        stage: Name of the stage.
-        arm: Name of the arm; "" for a device.
-    """
-
-    def text() -> Question:
-        vocabulary = few_words()
-        return TextQuestion(TEXT | {"vocabulary": vocabulary.identity}, classes=CLASSES, vocabulary=vocabulary)
-
-    def answer() -> Question:  # the model's first class is the first axis, its second class the opposite one
-        head = np.zeros((DIM, CLASSES), np.float32), np.zeros(CLASSES, np.float32)
-        head[0][0, :2] = 1.0, -1.0
-        return AnswerQuestion(ANSWER, projection=maps, head=head)
-
+    """Return the request of a channel. "embedding" includes the label."""
     maps = Projection(ENCODER, np.zeros(WIDTH, np.float32), np.eye(WIDTH, DIM, dtype=np.float32))
-    makers: dict[type[Question], Callable[[], tuple[Question, ...]]] = {
-        TextQuestion: lambda: (text(),),
-        VectorQuestion: lambda: (VectorQuestion(STATISTIC, projection=maps, codes=simplex_codes(2)),),
-        AnswerQuestion: lambda: (answer(),),
-        EmbeddingQuestion: lambda: (
+    questions: tuple[Question, ...]
+    if channel == TextQuestion.channel:
+        vocabulary = few_words()
+        questions = (TextQuestion(TEXT | {"vocabulary": vocabulary.identity}, classes=CLASSES, vocabulary=vocabulary),)
+    elif channel == VectorQuestion.channel:
+        questions = (VectorQuestion(STATISTIC, projection=maps, codes=simplex_codes(2)),)
+    else:
+        questions = (
             EmbeddingQuestion(EMBEDDING, projection=maps, classes=CLASSES),
             LabelQuestion(LABEL, classes=CLASSES),
-        ),
-    }
-    return Request(arm=arm, stage=stage, split="train", minimum_users=0, questions=makers[QUESTIONS[channel]]())
-
-
-@dataclass(frozen=True)
-class Charged:
-    """Number of releases of a client, and number of them in its ledger.
-
-    Args:
-        releases: Releases that were sent.
-        charges: Releases in the ledger with their bytes, charged at least their worst case.
-    """
-
-    releases: int
-    charges: int
+        )
+    return Request(arm=arm, stage=stage, split="train", minimum_users=0, questions=questions)
 
 
 #: Total of a device: more than any audit spends.
@@ -211,8 +181,8 @@ class Clients:
         self.answered.append((name, reply))
         return reply
 
-    def charged(self) -> Charged:
-        """Check the ledgers for all replies.
+    def charged(self) -> tuple[int, int]:
+        """Return the number of releases in all replies, and of those that are charged in the ledgers.
 
         A release counts as charged if its bytes are in the ledger and its record was charged the worst case of all its
         releases.
@@ -225,7 +195,7 @@ class Clients:
                     for release in reply.releases:
                         mask = _kept(ledger, release, reply) & _paid(ledger, release.channel, reply, replies)
                         releases, charges = releases + len(mask), charges + int(mask.sum())
-        return Charged(releases, charges)
+        return releases, charges
 
 
 def _kept(ledger: Ledger, release: Release, reply: Reply) -> NDArray[np.bool_]:
@@ -241,22 +211,15 @@ def _kept(ledger: Ledger, release: Release, reply: Reply) -> NDArray[np.bool_]:
 
 def _paid(ledger: Ledger, channel: str, reply: Reply, replies: list[Reply]) -> NDArray[np.bool_]:
     """Return True for each of a reply's records that was charged for all its releases in `replies`, (n,)."""
+    records = [*zip(reply.users.tolist(), reply.records.tolist(), strict=True)]
     price = np.zeros(len(reply))
     for other in replies:
-        for release in other.releases:
-            if release.channel == channel:
-                price += release.guarantee.worst_case(declared=EXPOSURES) * _among(reply, other)
+        worst = [r.guarantee.worst_case(declared=EXPOSURES) for r in other.releases if r.channel == channel]
+        present = {*zip(other.users.tolist(), other.records.tolist(), strict=True)}
+        price += sum(worst) * np.array([record in present for record in records], dtype=bool)
     costs = ledger.spent_on(channel, reply.users, reply.records, delta=0.0, declared=frozenset(EXPOSURES))
     mask: NDArray[np.bool_] = costs.epsilon >= price * (1 - 1e-12)
     return mask
-
-
-def _among(reply: Reply, other: Reply) -> NDArray[np.bool_]:
-    """Return True for each record of a reply that is in another reply too, (n,)."""
-    if other is reply:
-        return np.ones(len(reply), dtype=bool)
-    pairs = {*zip(other.users.tolist(), other.records.tolist(), strict=True)}
-    return np.array([pair in pairs for pair in zip(reply.users.tolist(), reply.records.tolist(), strict=True)], bool)
 
 
 def values_of(reply: Reply, channel: str) -> NDArray[Any]:
@@ -303,11 +266,6 @@ class Pairs:
         """Return the reply of a side.
 
         Rows 2i belong to the adversary's own users, who hold x; rows 2i + 1 to the targets.
-
-        Args:
-            side: Number of the side.
-            n: Number of targets.
-            seed: Seed of the nodes.
         """
         key = (side, n, seed)
         if key not in self.asked:
@@ -364,9 +322,12 @@ def client_games(clients: Clients, delta: float) -> list[Game]:
     embedding: Any = embedding_request.question(EmbeddingQuestion).mechanism
     label: Any = embedding_request.question(LabelQuestion).mechanism
     parts = (embedding.guarantee, label.guarantee)
-    joint: BlanketCells = reduce(BlanketCells.product, (embedding.blanket(), label.blanket()))
-    joint_guarantee = _joint(parts)
-    pair_claim = claim(joint.loss(), joint_guarantee, delta)
+    both = replace(
+        parts[0],
+        numeric_epsilon=sum(g.numeric_epsilon for g in parts),
+        numeric_delta=sum(g.numeric_delta for g in parts),
+    )
+    pair_claim = claim(embedding.blanket().product(label.blanket()).loss(), both, delta)
     first = np.eye(1, DIM)[0]
     embedding_ratio = audit_games.ratio(embedding, first, -first)
 
@@ -487,18 +448,6 @@ def client_statistic_games(clients: Clients, delta: float) -> list[Game]:
         game("the same, beside the adversary's own noise", worst, pair_claim, pairs.same, (learned,)),
         replace(many_game, share=_MANY_SHARE),
     ]
-
-
-def _joint(parts: tuple[Guarantee, ...]) -> Guarantee:
-    """Return a guarantee with the numeric ε and δ of all channels together."""
-    return Guarantee(
-        epsilon=0.0,
-        metric="discrete",
-        diameter=1.0,
-        protects="record",
-        numeric_epsilon=sum(g.numeric_epsilon for g in parts),
-        numeric_delta=sum(g.numeric_delta for g in parts),
-    )
 
 
 # --- device

@@ -1,9 +1,14 @@
-"""Games of each mechanism: the worst known pair of inputs, the claim about it, and draws."""
+"""Games of each mechanism: the worst known pair of inputs, the claim about it, and draws.
+
+Only a mechanism of the catalogue has a game of its kind (`GAMES`). The audit does not trust other mechanisms about the
+worst pair, nor about the best score. Inputs are chosen by the stated probabilities and by a pilot of separate draws, so
+the audit's false-alarm rate stands. Each score from the stated probabilities has a learned score beside it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, cycle, product
 from typing import Any, cast
@@ -11,6 +16,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.catalogue import CATALOGUE, admit, instance
+from mechanisms.channels import Domain, domain_of
+from mechanisms.facts import usual
 from mechanisms.guarantee import Guarantee
 from mechanisms.identity import Identity
 from mechanisms.losses.categorical import pair_loss, pure_loss
@@ -24,6 +32,7 @@ from mechanisms.words.distances import metric_distances
 from mechanisms.words.length import Length
 from mechanisms.words.santext import SanText
 from mechanisms.words.text import TextMechanism
+from simulations.errors import UserError
 from sottovoce.adversary.estimators.audit import Fit, Score, finite, known, learned, looked_at, paired
 
 FloatArray = NDArray[np.float64]
@@ -103,13 +112,7 @@ class Game:
 
 
 def claim(loss: LossCells, guarantee: Guarantee, delta: float) -> PairClaim:
-    """Return the claim of a loss distribution about its pair, with the samplers' numeric ε and δ.
-
-    Args:
-        loss: Loss distribution of the pair.
-        guarantee: Guarantee with the samplers' numeric ε and δ.
-        delta: δ of the audit.
-    """
+    """Return the claim of a loss distribution about its pair, with the samplers' numeric ε and δ."""
     numeric = guarantee.numeric_epsilon
     pure, at_delta = loss.epsilon(0.0) + numeric, loss.epsilon(delta) + numeric
     grid = np.linspace(0.0, min(pure, _REACH), _POINTS)
@@ -292,10 +295,6 @@ def word_game(mechanism: Any, delta: float) -> Game:
     """Return the game of the two words whose stated probabilities differ most, by search over all pairs.
 
     A mechanism that states none gives the two words that lie farthest apart, with learned probabilities of outputs.
-
-    Args:
-        mechanism: Mechanism of words.
-        delta: δ of the audit.
     """
     (x, y), laws = worst_words(mechanism)
     euclidean = mechanism.guarantee.metric == "euclidean"
@@ -419,18 +418,10 @@ def importance_game(mechanism: CusTextImportance, delta: float) -> Game:
     """Return the game of the worst two texts of two tokens of one group; another token may matter in each."""
     members = mechanism.mapping.members[0]
     outcomes = np.array([(a, b) for a in members for b in members])
-    best: tuple[float, Any] = (-1.0, None)
     inputs = [(np.array([a, b]), np.array(w)) for a in members for b in members for w in ((1.0, 0.0), (0.0, 1.0))]
-    laws = [
-        mechanism.log_prob(outcomes, np.tile(x, (len(outcomes), 1)), importance=np.tile(w, (len(outcomes), 1)))
-        for x, w in inputs
-    ]
-    for i, item in enumerate(laws):
-        gains = np.max(item - np.array(laws), axis=1)
-        j = int(np.argmax(gains))
-        if gains[j] > best[0]:
-            best = float(gains[j]), (i, j)
-    i, j = best[1]
+    rows = [(np.tile(x, (len(outcomes), 1)), np.tile(w, (len(outcomes), 1))) for x, w in inputs]
+    table = np.stack([mechanism.log_prob(outcomes, x, importance=w) for x, w in rows])
+    i, j = worst_pair(table)
     epsilon = 2 * max(mechanism.epsilon, mechanism.rest)
     return finite_game(
         mechanism,
@@ -438,7 +429,7 @@ def importance_game(mechanism: CusTextImportance, delta: float) -> Game:
         delta,
         shown="two tokens of one group",
         outcomes=outcomes,
-        log_probs=(laws[i], laws[j]),
+        log_probs=(table[i], table[j]),
         loss=pure_loss(epsilon),
         worst=epsilon,
         importance=(inputs[i][1], inputs[j][1]),
@@ -549,6 +540,83 @@ TEXT_PARTS: dict[str, Callable[[float], list[Game]]] = {
     Length.name: lambda delta: [length_game(Length(0.5, 4), delta)],
     "text": lambda delta: [text_game(TextMechanism(SanText(1.0, words()), tokens=1), delta)],
 }
+
+
+#: Draws of each input in the pilot, and the seed of its streams, which no audit may have.
+_PILOT, _PILOT_SEED = 4000, 2**62
+
+
+def names() -> tuple[str, ...]:
+    """Return the names that have games: those of the catalogue, also if added at run time, and parts of a text."""
+    return (*CATALOGUE, *TEXT_PARTS)
+
+
+def games_of(name: str, delta: float) -> list[Game]:
+    """Return the games of one of `names`, or of an external mechanism, which is imported.
+
+    Raises:
+        UserError: The mechanism reads what the audit cannot give it.
+        ValueError: There is no such mechanism, or nobody knows its parameters. The message is one line.
+    """
+    if name in TEXT_PARTS:
+        return TEXT_PARTS[name](delta)
+    kind = admit(name)
+    game = GAMES.get(name)
+    if game is None and (bool(getattr(kind, "reads", ())) or getattr(kind, "needs_prior", False)):
+        raise UserError(
+            f"{name}: the audit does not know what to give it beside its inputs; give it a game "
+            "in sottovoce/adversary/audit/games.py"
+        )
+    games: list[Game] = []
+    for arguments in AUDITS.get(name, ({},)):
+        mechanism = instance(kind, usual(kind) | arguments, words())
+        if game is not None:
+            games.append(game(mechanism, delta))
+        else:
+            games += _of_numbers(mechanism, delta) if mechanism.grid is None else _of_vectors(mechanism, delta)
+    return games
+
+
+def _of_vectors(mechanism: Any, delta: float) -> Iterator[Game]:
+    """Yield two antipodal pairs: along one coordinate, and along all of them, so that each coordinate is tested."""
+    diagonal = np.full(mechanism.dim, mechanism.dim**-0.5)
+    for direction, description in ((None, "antipodal"), (diagonal, "antipodal in all coordinates")):
+        game = sphere_game(mechanism, delta, along=direction, shown=description)
+        yield replace(game, fits=tuple(dict.fromkeys((*game.fits, learned))))
+
+
+def _of_numbers(mechanism: Any, delta: float) -> Iterator[Game]:
+    """Yield games of labels, answers or words, with the worst input pairs by stated probabilities and by the pilot."""
+    texts = domain_of(mechanism) is Domain.TEXT
+    outputs = len(mechanism.vocabulary) if texts else mechanism.classes
+    inputs = np.arange(outputs + 1 if texts else outputs)
+    log_law, all_outputs = None, np.arange(outputs)
+    if hasattr(mechanism, "log_prob"):
+        laws = [np.asarray(mechanism.log_prob(all_outputs, np.full(outputs, x)), dtype=np.float64) for x in inputs]
+        log_law = np.stack(laws)
+    tables = [log_law, _pilot(mechanism, inputs, outputs)]
+    distances = distances_of(mechanism) if mechanism.guarantee.metric == "euclidean" else None
+    for x, y in dict.fromkeys(worst_pair(table) for table in tables if table is not None):
+        game = finite_game(
+            mechanism,
+            (x, y),
+            delta,
+            shown=f"{'words' if texts else 'labels'} {x} / {y}",
+            outcomes=all_outputs,
+            log_probs=None if log_law is None else (log_law[x], log_law[y]),
+            distance=None if distances is None else float(distances[x, y]),
+        )
+        yield replace(game, fits=tuple(dict.fromkeys((*game.fits, learned))))
+
+
+def _pilot(mechanism: Any, inputs: NDArray[np.int64], outputs: int) -> FloatArray:
+    """Return log-frequencies (inputs, outputs) of the pilot, with one added to each count."""
+    rows = []
+    for x in inputs:
+        rng = streams(f"pilot {mechanism.name}", int(x), _PILOT, _PILOT_SEED)
+        draws = mechanism.sample(np.full(_PILOT, x), rng=rng)
+        rows.append(np.log(np.bincount(draws, minlength=outputs)[:outputs] + 1.0))
+    return np.stack(rows)
 
 
 def _about(mechanism: Any) -> str:

@@ -56,7 +56,6 @@ class Finding:
         mu: Bound of μ, if the claim is a Gaussian's curve.
         reach: Largest ε that this number of draws can show.
         delta: δ of the audit.
-        fitted: Scores behind the events.
         differ: Number of rows that a mechanism draws otherwise in small batches than in a large one.
     """
 
@@ -70,7 +69,6 @@ class Finding:
     mu: float | None
     reach: float
     delta: float
-    fitted: tuple[adversary.Score, ...]
     differ: int = 0
 
     @property
@@ -81,13 +79,13 @@ class Finding:
         return VIOLATED if self.violations or self.differ else NOT_FOUND
 
     @property
-    def violations(self) -> list[tuple[float, float, adversary.Event, adversary.Counts]]:
-        """Return the claimed points (ε, δ) that are violated, each with the event that shows it."""
+    def violations(self) -> list[tuple[float, float, adversary.Counts]]:
+        """Return the claimed points (ε, δ) that are violated, each with the counts that show it."""
         theorem = self.game.theorem
         bounds = ((theorem.pure, 0.0, self.pure), (theorem.at_delta, self.delta, self.at_delta))
         return [
-            *((e.epsilon, e.claimed, e.event, e.counts) for e in (*self.excess, *self.shown) if e.violated),
-            *((epsilon, delta, b.event, b.counts) for epsilon, delta, b in bounds if b.epsilon > epsilon),
+            *((e.epsilon, e.claimed, e.counts) for e in (*self.excess, *self.shown) if e.violated),
+            *((epsilon, delta, b.counts) for epsilon, delta, b in bounds if b.epsilon > epsilon),
         ]
 
 
@@ -100,13 +98,7 @@ def tests(games: Iterable[Game]) -> int:
 
 
 def measure(games: list[Game], audit: Audit, *, family: float = FAMILY) -> list[Finding]:
-    """Return the games' findings, whose false alarms have probability `family` together.
-
-    Args:
-        games: Games to measure.
-        audit: Settings of the audit.
-        family: Probability of any false alarm.
-    """
+    """Return the games' findings, whose false alarms have probability `family` together."""
     alpha = family / tests(games)
     findings = []
     for game in games:
@@ -125,7 +117,6 @@ def measure(games: list[Game], audit: Audit, *, family: float = FAMILY) -> list[
             mu=adversary.lower_mu(result, alpha) if game.gaussian else None,
             reach=adversary.largest(n, alpha),
             delta=audit.delta,
-            fitted=result.fitted,
             differ=0 if game.differing is None else game.differing(audit.seed),
         )
         findings.append(finding)
@@ -152,14 +143,7 @@ def not_tested(draws: int, alpha: float) -> list[str]:
 
 
 def results(audit: Audit, entries: list[dict[str, Any]], *, family: float, figures: int) -> dict[str, Any]:
-    """Return the results of an audit, JSON-ready but for infinities.
-
-    Args:
-        audit: Settings of the audit.
-        entries: Its entries.
-        family: Probability of any false alarm.
-        figures: Number of figures that share the false alarms.
-    """
+    """Return the results of an audit, JSON-ready but for infinities."""
     return {
         "draws": audit.draws,
         "delta": audit.delta,

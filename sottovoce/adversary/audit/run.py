@@ -21,15 +21,13 @@ from simulations.output.jsonable import json_ready
 from simulations.output.markdown import number
 from simulations.output.markdown import table as markdown
 from sottovoce.adversary.audit.client import DEVICE, PARTS, Clients
-from sottovoce.adversary.audit.external import certificate
 from sottovoce.adversary.audit.external.claim import Claim
-from sottovoce.adversary.audit.external.run import audit_source, check_seed
+from sottovoce.adversary.audit.external.run import audit_source, check_seed, checked, load
 from sottovoce.adversary.audit.external.source import Function, program
-from sottovoce.adversary.audit.games import Game
+from sottovoce.adversary.audit.games import Game, games_of
+from sottovoce.adversary.audit.games import names as mechanisms
 from sottovoce.adversary.audit.measure import FAMILY, NOT_FOUND, VIOLATED, Audit, entry, measure, tests
 from sottovoce.adversary.audit.measure import results as results_of
-from sottovoce.adversary.audit.plugin import games_of
-from sottovoce.adversary.audit.plugin import names as mechanisms
 from sottovoce.adversary.estimators import audit as adversary
 
 #: Most draws of each input: all draws of a game are in memory at once.
@@ -69,10 +67,6 @@ def run(audit: Audit, *, family: float = FAMILY) -> dict[str, Any]:
     `violated` counts the claims that were found to be violated, and `not_tested` names what the audit cannot find.
     False alarms make `violated` positive with probability at most `family`.
 
-    Args:
-        audit: Settings of the audit.
-        family: Probability of any false alarm.
-
     Raises:
         UserError: `check` raises it.
     """
@@ -89,15 +83,15 @@ def run(audit: Audit, *, family: float = FAMILY) -> dict[str, Any]:
         findings = measure(games, audit, family=family)
         ledgers = {name: client.charged() for name, client in clients.items() if client.answered}
     entries = [entry(finding) for finding in findings]
-    for name, counts in ledgers.items():
+    for name, (releases, charges) in ledgers.items():
         entries.append(
             {
                 "name": name,
                 "about": "ledger",
-                "pair": f"{counts.releases:,} releases, {counts.charges:,} of them charged as they left",
-                "releases": counts.releases,
-                "charges": counts.charges,
-                "verdict": NOT_FOUND if counts.releases == counts.charges else VIOLATED,
+                "pair": f"{releases:,} releases, {charges:,} of them charged as they left",
+                "releases": releases,
+                "charges": charges,
+                "verdict": NOT_FOUND if releases == charges else VIOLATED,
             }
         )
     return results_of(audit, entries, family=family, figures=tests(games))
@@ -204,15 +198,15 @@ def verify(
         UserError: The file is no certificate, or the program does not answer.
     """
     check_seed(seed or 0)
-    entries = certificate.load(Path(path))
+    entries = load(Path(path))
     if callable(mechanism):
         function = Function(mechanism, Claim.of(entries.get("claim"), str(path)))
-        return certificate.checked(entries, function, seed=seed)
+        return checked(entries, function, seed=seed)
     command = entries.get("command") if mechanism is None else mechanism
     if not isinstance(command, str):
         raise UserError(f"{path}: names no command that draws anew; give one with --command")
     with program(command, timeout) as source:
-        return certificate.checked(entries, source, seed=seed)
+        return checked(entries, source, seed=seed)
 
 
 HEADINGS = (

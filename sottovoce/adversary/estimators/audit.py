@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainccinv, betaincinv, ndtri
+from sklearn.ensemble import HistGradientBoostingClassifier
 
 FloatArray = NDArray[np.float64]
 Outputs = NDArray[Any]
@@ -41,13 +42,7 @@ _CERTAIN = 1e6
 
 
 def low(successes: NDArray[Any] | int, trials: int, alpha: float) -> FloatArray:
-    """Return Clopper and Pearson's lower bound of a probability, wrong with probability at most alpha.
-
-    Args:
-        successes: Number of successes, or an array of them.
-        trials: Number of trials.
-        alpha: Error probability.
-    """
+    """Return Clopper and Pearson's lower bound of a probability, wrong with probability at most alpha."""
     k = np.asarray(successes, dtype=np.float64)
     with np.errstate(invalid="ignore"):
         bound = betaincinv(k, trials - k + 1, alpha)
@@ -55,13 +50,7 @@ def low(successes: NDArray[Any] | int, trials: int, alpha: float) -> FloatArray:
 
 
 def high(successes: NDArray[Any] | int, trials: int, alpha: float) -> FloatArray:
-    """Return Clopper and Pearson's upper bound of a probability, wrong with probability at most alpha.
-
-    Args:
-        successes: Number of successes, or an array of them.
-        trials: Number of trials.
-        alpha: Error probability.
-    """
+    """Return Clopper and Pearson's upper bound of a probability, wrong with probability at most alpha."""
     k = np.asarray(successes, dtype=np.float64)
     with np.errstate(invalid="ignore"):
         bound = betainccinv(k + 1, trials - k, alpha)
@@ -69,12 +58,7 @@ def high(successes: NDArray[Any] | int, trials: int, alpha: float) -> FloatArray
 
 
 def largest(draws: int, alpha: float) -> float:
-    """Return the largest ε that an audit can show: that of a perfect attack.
-
-    Args:
-        draws: Draws of each input.
-        alpha: Error probability.
-    """
+    """Return the largest ε that an audit can show: that of a perfect attack."""
     half = draws - draws // 2
     return float(np.log(low(half, half, alpha / 2) / high(0, half, alpha / 2)))
 
@@ -86,37 +70,10 @@ class Scores:
     Args:
         chosen: Scores on the part that chooses events.
         reported: Scores on the part that is reported.
-        fitted: Score functions, in the same order.
     """
 
     chosen: tuple[FloatArray, FloatArray]
     reported: tuple[FloatArray, FloatArray]
-    fitted: tuple[Score, ...] = ()
-
-
-@dataclass(frozen=True)
-class Event:
-    """Event that a score is at least a threshold.
-
-    Args:
-        of: Number of the score.
-        swapped: True for the event that the score is at most minus the threshold, which speaks for x'.
-        threshold: Threshold of the score.
-    """
-
-    of: int
-    swapped: bool
-    threshold: float
-
-    def counted(self, first: FloatArray, second: FloatArray) -> Counts:
-        """Return how often the event occurred, from scores (n,) under x and under x'."""
-        first_scores, second_scores = (-second, -first) if self.swapped else (first, second)
-        return Counts(
-            int((first_scores >= self.threshold).sum()),
-            int((second_scores >= self.threshold).sum()),
-            len(first_scores),
-            len(second_scores),
-        )
 
 
 @dataclass(frozen=True)
@@ -149,12 +106,10 @@ class LowerBound:
 
     Args:
         epsilon: The bound in nats, at least 0.
-        event: Event that gives the bound.
-        counts: Its occurrences on the reported part.
+        counts: Occurrences, on the reported part, of the event that gives the bound.
     """
 
     epsilon: float
-    event: Event
     counts: Counts
 
 
@@ -166,14 +121,12 @@ class Excess:
         epsilon: ε of the point.
         claimed: δ of the point.
         measured: Lower bound of δ at that ε.
-        event: Event that gives the bound.
-        counts: Its occurrences on the reported part.
+        counts: Occurrences, on the reported part, of the event that gives the bound.
     """
 
     epsilon: float
     claimed: float
     measured: float
-    event: Event
     counts: Counts
 
     @property
@@ -184,11 +137,6 @@ class Excess:
 
 def scores(first: Outputs, second: Outputs, *fits: Fit) -> Scores:
     """Return scores of n draws under each input, with the parts taken in order.
-
-    Args:
-        first: Outputs under x.
-        second: Outputs under x'.
-        *fits: Functions that learn a score.
 
     Raises:
         ValueError: There are too few draws.
@@ -202,25 +150,16 @@ def scores(first: Outputs, second: Outputs, *fits: Fit) -> Scores:
     def all_of(outputs: Outputs) -> FloatArray:
         return np.stack([score(outputs) for score in functions])
 
-    halves = all_of(first[quarter:half]), all_of(second[quarter:half])
-    return Scores(halves, (all_of(first[half:n]), all_of(second[half:n])), tuple(functions))
+    chosen, reported = slice(quarter, half), slice(half, n)
+    return Scores((all_of(first[chosen]), all_of(second[chosen])), (all_of(first[reported]), all_of(second[reported])))
 
 
 def lower_epsilon(scores: Scores, delta: float, alpha: float) -> LowerBound:
     """Return a lower bound of ε at δ, wrong with probability at most alpha."""
-    best, event = -math.inf, None
-    for part_number, swap in _ways(scores):
-        thresholds, a, b = _rates(scores, part_number, swap, alpha)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            value = np.log(np.maximum(a - delta, 0.0) / b)
-        at = int(np.argmax(value))
-        if value[at] > best or event is None:
-            best, event = float(value[at]), Event(part_number, swap, float(thresholds[at]))
-    assert event is not None
-    counts = event.counted(*(part[event.of] for part in scores.reported))
+    _, counts = _best_event(scores, alpha, lambda a, b: np.log(np.maximum(a - delta, 0.0) / b)[None])
     at_least, at_most = counts.bounds(alpha)
     ratio = (at_least - delta) / at_most
-    return LowerBound(math.log(ratio) if ratio > 1 else 0.0, event, counts)
+    return LowerBound(math.log(ratio) if ratio > 1 else 0.0, counts)
 
 
 def lower_mu(scores: Scores, alpha: float) -> float:
@@ -230,16 +169,10 @@ def lower_mu(scores: Scores, alpha: float) -> float:
 
     Source: Nasr et al. 2023, for μ-GDP of Dong, Roth and Su 2022.
     """
-    best, event = -math.inf, None
-    for part_number, swap in _ways(scores):
-        thresholds, a, b = _rates(scores, part_number, swap, alpha)
-        with np.errstate(invalid="ignore"):
-            value = np.nan_to_num(ndtri(a) - ndtri(b), nan=-math.inf, neginf=-math.inf)
-        at = int(np.argmax(value))
-        if value[at] > best or event is None:
-            best, event = float(value[at]), Event(part_number, swap, float(thresholds[at]))
-    assert event is not None
-    at_least, at_most = event.counted(*(part[event.of] for part in scores.reported)).bounds(alpha)
+    _, counts = _best_event(
+        scores, alpha, lambda a, b: np.nan_to_num(ndtri(a) - ndtri(b), nan=-math.inf, neginf=-math.inf)[None]
+    )
+    at_least, at_most = counts.bounds(alpha)
     return max(0.0, float(ndtri(at_least) - ndtri(at_most))) if at_least > 0 and at_most < 1 else 0.0
 
 
@@ -254,23 +187,16 @@ def excess(scores: Scores, points: FloatArray, alpha: float) -> Excess:
         alpha: Error probability.
     """
     epsilons, deltas = points[:, 0], points[:, 1]
-    best, choice = -math.inf, None
-    for part_number, swap in _ways(scores):
-        thresholds, a, b = _rates(scores, part_number, swap, alpha)
-        n = scores.chosen[0].shape[1]
-        growth = np.exp(np.minimum(epsilons, 700.0))[:, None]
-        margin = a - growth * b - deltas[:, None]
+    n, growth = scores.chosen[0].shape[1], np.exp(np.minimum(epsilons, 700.0))[:, None]
+
+    def significance(a: FloatArray, b: FloatArray) -> FloatArray:
+        margin: FloatArray = a - growth * b - deltas[:, None]
         # pick the point that is violated most surely, in standard deviations, not by the largest measured value
-        spread = np.sqrt((a * (1 - a) + growth**2 * b * (1 - b) + 1 / n) / n)
-        significance = margin / spread if len(points) > 1 else margin
-        at = np.unravel_index(int(np.argmax(significance)), significance.shape)
-        if significance[at] > best or choice is None:
-            best, choice = float(significance[at]), (int(at[0]), Event(part_number, swap, float(thresholds[at[1]])))
-    assert choice is not None
-    point, event = choice
-    counts = event.counted(*(part[event.of] for part in scores.reported))
-    lower_bound = excess_of(counts, float(epsilons[point]), alpha)
-    return Excess(float(epsilons[point]), float(deltas[point]), lower_bound, event, counts)
+        return margin / np.sqrt((a * (1 - a) + growth**2 * b * (1 - b) + 1 / n) / n) if len(points) > 1 else margin
+
+    point, counts = _best_event(scores, alpha, significance)
+    epsilon = float(epsilons[point])
+    return Excess(epsilon, float(deltas[point]), excess_of(counts, epsilon, alpha), counts)
 
 
 def excess_of(counts: Counts, epsilon: float, alpha: float) -> float:
@@ -279,8 +205,38 @@ def excess_of(counts: Counts, epsilon: float, alpha: float) -> float:
     return max(0.0, a - math.exp(min(epsilon, 700.0)) * b)
 
 
-def _ways(scores: Scores) -> list[tuple[int, bool]]:
-    return [(number, swap) for number in range(len(scores.chosen[0])) for swap in (False, True)]
+def _best_event(
+    scores: Scores, alpha: float, value: Callable[[FloatArray, FloatArray], FloatArray]
+) -> tuple[int, Counts]:
+    """Return the claim whose value is largest on the part that chooses events, and counts of its event on the other.
+
+    An event is "a score is at least t", or "minus the score is at least t", which speaks for x'.
+
+    Args:
+        scores: Scores of the draws.
+        alpha: Error probability.
+        value: Function from bounds (T,) of T events' probabilities, as `_rates` returns them, to values (J, T).
+    """
+    best, choice = -math.inf, None
+    for number in range(len(scores.chosen[0])):
+        for swapped in (False, True):
+            thresholds, a, b = _rates(scores, number, swapped, alpha)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                values = value(a, b)
+            claim, at = np.unravel_index(int(np.argmax(values)), values.shape)
+            if values[claim, at] > best or choice is None:
+                best, choice = float(values[claim, at]), (int(claim), number, swapped, float(thresholds[at]))
+    assert choice is not None
+    claim_number, number, swapped, threshold = choice
+    own, other = _directed(scores.reported, number, swapped)
+    hits, misses = int((own >= threshold).sum()), int((other >= threshold).sum())
+    return claim_number, Counts(hits, misses, len(own), len(other))
+
+
+def _directed(parts: tuple[FloatArray, FloatArray], number: int, swapped: bool) -> tuple[FloatArray, FloatArray]:
+    """Return a score under the event's own input and under the other one, (n,) each; high values are in the event."""
+    first, second = parts[0][number], parts[1][number]
+    return (-second, -first) if swapped else (first, second)
 
 
 @lru_cache(maxsize=4)  # all figures of one game use the same rates, two for each score
@@ -290,9 +246,7 @@ def _rates(scores: Scores, of: int, swapped: bool, alpha: float) -> tuple[FloatA
     Events are "at least t" (swapped: "at most t", which speaks for x'). The bounds are a lower one under the event's
     own input, and an upper one under the other.
     """
-    first, second = (part[of] for part in scores.chosen)
-    first_scores, second_scores = (-second, -first) if swapped else (first, second)
-    first_scores, second_scores = np.sort(first_scores), np.sort(second_scores)
+    first_scores, second_scores = map(np.sort, _directed(scores.chosen, of, swapped))
     ranks = _ranks(len(first_scores))
     thresholds = np.unique(np.concatenate([first_scores[-ranks], second_scores[-ranks]]))
     hits = len(first_scores) - np.searchsorted(first_scores, thresholds, side="left")
@@ -300,7 +254,6 @@ def _rates(scores: Scores, of: int, swapped: bool, alpha: float) -> tuple[FloatA
     return thresholds, low(hits, len(first_scores), alpha / 2), high(misses, len(second_scores), alpha / 2)
 
 
-@lru_cache(maxsize=64)
 def _ranks(n: int) -> NDArray[np.int64]:
     """Return the ranks of the draws that are thresholds, 1 for the largest: half evenly spaced, half ever rarer."""
     count = _EVENTS // 4
@@ -341,9 +294,6 @@ def looked_at(step: float) -> Fit:
     Its features are each coordinate, its square (and so the length of the vector), its magnitude, its sign, and the two
     lowest bits of its code. It finds leaks that a sound mechanism never shows.
 
-    Args:
-        step: Step of the quantizer.
-
     Returns:
         A score of outputs (n, k) of any kind.
     """
@@ -362,9 +312,6 @@ def paired(step: float) -> Fit:
     So it finds the exclusive or of two bits, where neither bit alone says anything. Bits are -1 or 1. The score is the
     sum of their products, each weighted by the difference of its means between the inputs, if that is four standard
     errors or more. It learns on at most 32,768 outputs of each input.
-
-    Args:
-        step: Step of the quantizer.
 
     Returns:
         A score of outputs (n, k) of any kind.
@@ -390,8 +337,8 @@ def paired(step: float) -> Fit:
     return fit
 
 
-#: Most outputs of each input that pairs of bits are learned from.
-_LEARNT = 2**15
+#: Most outputs of each input that pairs of bits, and trees, are learned from.
+_LEARNT, _GROWN = 2**15, 2**13
 #: Outputs whose features are computed at once.
 _AT_ONCE = 2**14
 #: Ridge added to the eigenvalues of features of variance 1 within either input. It gives a weight to features that
@@ -417,25 +364,11 @@ def _fisher(first: Outputs, second: Outputs, features: Callable[[Outputs], Float
     covariance = covariance / scale / scale[:, None]
     axis = np.linalg.solve(covariance + _RIDGE * np.eye(len(covariance)), difference / scale) / scale
 
-    return Linear(axis, features)
-
-
-@dataclass(frozen=True, eq=False)
-class Linear:
-    """Linear score of features of outputs.
-
-    Args:
-        axis: Weights (f,).
-        features: Function from outputs to features (n, f).
-    """
-
-    axis: FloatArray
-    features: Callable[[Outputs], FloatArray] = as_rows
-
-    def __call__(self, outputs: Outputs) -> FloatArray:
-        """Return the scores (n,) of outputs."""
+    def score(outputs: Outputs) -> FloatArray:
         starts = range(0, len(outputs), _AT_ONCE)
-        return np.concatenate([self.features(outputs[at : at + _AT_ONCE]) @ self.axis for at in starts])
+        return np.concatenate([features(outputs[at : at + _AT_ONCE]) @ axis for at in starts])
+
+    return score
 
 
 def finite(outcomes: Outputs, log_ratio: FloatArray) -> Fit:
@@ -467,22 +400,6 @@ def finite(outcomes: Outputs, log_ratio: FloatArray) -> Fit:
     return fit
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
-    """Score of discrete outcomes: a number each, or a row of numbers. Other outcomes have score 0.
-
-    Args:
-        values: Score of each outcome.
-    """
-
-    values: dict[Any, float]
-
-    def __call__(self, outputs: Outputs) -> FloatArray:
-        """Return the scores (n,) of outputs."""
-        distinct, inverse = _distinct(outputs)
-        return np.array([self.values.get(key, 0.0) for key in _keys(distinct)])[inverse]
-
-
 def _frequencies(first: Outputs, second: Outputs) -> Score:
     counts: dict[Any, list[float]] = {}
     for side, part in enumerate((first, second)):
@@ -490,7 +407,38 @@ def _frequencies(first: Outputs, second: Outputs) -> Score:
         for key, count in zip(_keys(distinct), np.bincount(inverse, minlength=len(distinct)).tolist(), strict=True):
             counts.setdefault(key, [0.5, 0.5])[side] += count
     shift = math.log(len(second) / len(first))
-    return Table({key: math.log(a / b) + shift for key, (a, b) in counts.items()})
+    ratios = {key: math.log(a / b) + shift for key, (a, b) in counts.items()}
+
+    def score(outputs: Outputs) -> FloatArray:
+        distinct, inverse = _distinct(outputs)
+        return np.array([ratios.get(key, 0.0) for key in _keys(distinct)])[inverse]
+
+    return score
+
+
+def frequencies(first: Outputs, second: Outputs) -> Score:
+    """Learn a score from the frequency of each outcome; if most outcomes occur once, the score is 0."""
+    if len(np.unique(first, axis=0)) > len(first) / 2:
+        return lambda outputs: np.zeros(len(outputs))
+    return learned(first, second)
+
+
+def trees(first: Outputs, second: Outputs) -> Score:
+    """Learn a score by gradient boosting of trees of depth 3, from at most 8,192 outputs of each input.
+
+    Source: Friedman 2001; Ke et al. 2017 for the bins.
+    """
+    first_rows, second_rows = (as_rows(part[:_GROWN]) for part in (first, second))
+    x, sides = np.vstack([first_rows, second_rows]), np.repeat([1, 0], [len(first_rows), len(second_rows)])
+    model = HistGradientBoostingClassifier(
+        max_iter=24, max_depth=3, learning_rate=0.4, min_samples_leaf=4, l2_regularization=1.0, early_stopping=False
+    ).fit(x, sides)
+
+    def score(outputs: Outputs) -> FloatArray:
+        values: FloatArray = model.decision_function(as_rows(outputs))
+        return values
+
+    return score
 
 
 def _distinct(outputs: Outputs) -> tuple[Outputs, NDArray[np.int64]]:

@@ -96,10 +96,6 @@ class Claim:
     def of(cls, manifest: Any, where: str = "manifest") -> Claim:
         """Return the claim in a JSON object of its fields.
 
-        Args:
-            manifest: JSON object.
-            where: Name of the object in error messages.
-
         Raises:
             UserError: It is not a claim.
         """

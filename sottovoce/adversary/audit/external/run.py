@@ -1,19 +1,40 @@
-"""Audit of an external mechanism: a search that stops at a violation, a test on as many new draws, certificates."""
+"""Audit of an external mechanism: a search that stops at a violation, a test on as many new draws, certificates.
+
+A certificate is a file that shows a violation to anyone, with its pair, draws and confidence. `checked` draws anew.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-from simulations.errors import UserError
-from sottovoce.adversary.audit.external.certificate import certificate, certificate_of_bets
-from sottovoce.adversary.audit.external.draws import BESIDE, DRAW, Drawer, Pair, games_of
+from simulations.errors import UserError, no_file
+from sottovoce.adversary.audit.external.claim import Claim
+from sottovoce.adversary.audit.external.draws import ALONE, Drawer, Pair, games_of
 from sottovoce.adversary.audit.external.search import Pool, pair_of, worst_pair
-from sottovoce.adversary.audit.external.sequential import Searched, search
-from sottovoce.adversary.audit.external.source import Source, shown
-from sottovoce.adversary.audit.measure import FAMILY, NOT_FOUND, VIOLATED, Audit, entry, measure, results, tests
-from sottovoce.adversary.estimators.audit import MIN_DRAWS
+from sottovoce.adversary.audit.external.sequential import Searched, bet, search
+from sottovoce.adversary.audit.external.source import Source
+from sottovoce.adversary.audit.measure import (
+    FAMILY,
+    NOT_FOUND,
+    VIOLATED,
+    Audit,
+    Finding,
+    entry,
+    measure,
+    results,
+    tests,
+)
+from sottovoce.adversary.estimators.audit import MIN_DRAWS, excess_of
 
+FORMAT = "sottovoce-audit-certificate-1"
+#: Probability that a check of new draws confirms a false violation.
+CHECKED = 1e-3
 #: Limits of the draws of each input. A half of them is for the search, and a quarter of the rest for a pair of draws.
 #: All draws of a game are in memory at once.
 LEAST, MOST = 8 * MIN_DRAWS, 4_000_000
@@ -72,9 +93,11 @@ def audit_source(
         pair, budget_left = search_result.pair, draws // 2
     games = games_of(drawer, pair)
     findings = measure(games, Audit(draws=budget_left, delta=claim.at, seed=seed), family=family)
-    certificates = [
-        certificate(source, pair, finding, draws=drawer.drawn, seed=seed) for finding in findings if finding.violations
-    ]
+    certificates = []
+    for finding in findings:
+        if finding.violations:
+            point, measured = _of_finding(finding)
+            certificates.append(certificate(source, pair, finding.game.about, point, (drawer.drawn, seed), measured))
     alpha, figures = (family, tests(games)) if fixed else (2 * family, 2 * tests(games))
     result = results(request, [entry(finding) for finding in findings], family=alpha, figures=figures)
     return result | {"certificates": certificates}
@@ -85,18 +108,19 @@ def _of_bets(source: Source, drawer: Drawer, searched: Searched, asked: Audit, f
 
     The bound of a violated claim is the claim itself: it says that ε is larger, not by how much.
     """
-    claim, pair, violation = source.claim, searched.pair, searched.stopped
-    of_pair = claim.of_pair(*pair, claim.at)
-    pure, at_delta = (of_pair.pure, of_pair.at_delta) if violation is not None else (0.0, 0.0)
+    pair, violation = searched.pair, searched.stopped
+    draw, beside, _ = games_of(drawer, pair)
+    game = beside if violation is not None and violation.beside else draw
+    pure, at_delta = (game.theorem.pure, game.theorem.at_delta) if violation is not None else (0.0, 0.0)
     entries = {
-        "name": " ".join(part for part in (claim.name, claim.version) if part),
-        "about": BESIDE if violation is not None and violation.beside else DRAW,
-        "pair": f"{shown(pair[0])} / {shown(pair[1])}",
-        "worst_case": math.inf if claim.epsilon is None else claim.epsilon,
-        "claimed": of_pair.pure,
+        "name": game.name,
+        "about": game.about,
+        "pair": game.pair,
+        "worst_case": game.worst,
+        "claimed": game.theorem.pure,
         "exact": None,
         "measured": 0.0 if math.isinf(pure) else pure,
-        "claimed_at_delta": of_pair.at_delta,
+        "claimed_at_delta": game.theorem.at_delta,
         "exact_at_delta": None,
         "measured_at_delta": at_delta,
         "measured_mu": None,
@@ -108,7 +132,9 @@ def _of_bets(source: Source, drawer: Drawer, searched: Searched, asked: Audit, f
     }
     certificates = []
     if violation is not None:
-        certificates = [certificate_of_bets(source, violation, alpha=family, draws=drawer.drawn, seed=asked.seed)]
+        measured = {"log10_wealth": violation.log_wealth / math.log(10), "confidence": 1 - family}
+        written = certificate(source, pair, game.about, violation.point, (drawer.drawn, asked.seed), measured)
+        certificates = [written | {"process": [list(item) for item in violation.process]}]
     return results(asked, [entries], family=family, figures=1) | {"certificates": certificates}
 
 
@@ -120,3 +146,109 @@ def _only(source: Source) -> Pair | None:
             raise UserError(f"{source.claim.name}: there are no two neighbouring inputs that differ")
         return x, other
     return None
+
+
+# --- certificates
+
+
+def certificate(
+    source: Source, pair: Pair, about: str, point: tuple[float, float], drawn: tuple[int, int], measured: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the certificate of a violated claim, JSON-ready.
+
+    Args:
+        source: Source of the draws.
+        pair: Pair of inputs.
+        about: What was drawn: `DRAW`, `BESIDE` or `ALONE`.
+        point: Claimed point (ε, δ).
+        drawn: Draws of the audit, at both inputs and of the search, and its seed.
+        measured: What the audit measured, and at which confidence.
+    """
+    return {
+        "format": FORMAT,
+        "command": source.command,
+        "claim": source.claim.stated(),
+        "what": about,
+        "pair": list(pair),
+        "claimed": {"epsilon": point[0], "delta": point[1]},
+        "draws": drawn[0],
+        "seed": drawn[1],
+        "versions": {
+            "sottovoce": version("sottovoce"),
+            "python": platform.python_version(),
+            "audited": source.claim.version,
+        },
+        "measured": measured,
+    }
+
+
+def _of_finding(finding: Finding) -> tuple[tuple[float, float], dict[str, Any]]:
+    """Return the claimed point of a finding that is violated most surely, and what was measured there."""
+    epsilon, delta, counts = max(
+        finding.violations, key=lambda violation: excess_of(violation[2], violation[0], finding.alpha) - violation[1]
+    )
+    return (epsilon, delta), {
+        "delta": excess_of(counts, epsilon, finding.alpha),
+        "confidence": 1 - finding.alpha,
+        "hits": counts.hits,
+        "misses": counts.misses,
+        "draws": [counts.own, counts.other],
+    }
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read the certificate in a file.
+
+    Raises:
+        UserError: The file holds none.
+    """
+    if not path.is_file():
+        raise no_file(path)
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: is no JSON: {error}") from error
+    if not isinstance(entries, Mapping) or entries.get("format") != FORMAT:
+        raise UserError(f"{path}: is no certificate of this version ({FORMAT})")
+    return dict(entries)
+
+
+def checked(written: Mapping[str, Any], source: Source, *, seed: int | None = None) -> dict[str, Any]:
+    """Check a certificate by bets on new draws at its pair, at most four times as many as the audit took.
+
+    The bets learn from the new draws alone. The claim is the source's current one, so that a corrected claim is not
+    violated.
+
+    Args:
+        written: Certificate.
+        source: Source of new draws.
+        seed: Seed of the new draws; None for the one after the certificate's.
+
+    Returns:
+        The claimed point, the wealth, and `confirmed`, which is wrong with probability at most 1e-3.
+
+    Raises:
+        UserError: The certificate is damaged, or is about another claim.
+    """
+    claim = Claim.of(written.get("claim"), "certificate")
+    if claim.stated() != source.claim.stated():
+        raise UserError(f"certificate: is about another claim than {source.claim.name} makes now; audit it anew")
+    try:
+        (x, other), single, limit = written["pair"], written["what"] == ALONE, 4 * int(written["draws"])
+        epsilon, delta = float(written["claimed"]["epsilon"]), float(written["claimed"]["delta"])
+        seed = int(written["seed"]) + 1 if seed is None else seed
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"certificate: is damaged: {type(error).__name__} {error}") from error
+    drawer, process = Drawer(source, seed), list[tuple[int, float]]()
+    result, _ = bet(drawer, Pool(drawer), (x, other), (limit, limit), CHECKED, (0.0, 1.0), process, alone=single)
+    if result is not None:
+        epsilon, delta = result.point
+    return {
+        "confirmed": result is not None,
+        "epsilon": epsilon,
+        "claimed": delta,
+        "log10_wealth": process[-1][1] if process else 0.0,
+        "draws": drawer.drawn,
+        "seed": seed,
+        "confidence": 1 - CHECKED,
+    }

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from simulations.errors import UserError
 from sottovoce.adversary.audit.external.claim import Claim, key_of
-from sottovoce.adversary.audit.external.draws import Drawer, Pair
-from sottovoce.adversary.audit.external.outputs import QUICK
+from sottovoce.adversary.audit.external.draws import QUICK, Drawer, Pair
 from sottovoce.adversary.audit.external.source import shown
 from sottovoce.adversary.estimators import audit as adversary
 
@@ -70,11 +69,6 @@ class Pool:
 def worst_pair(pool: Pool, budget: int, rounds: Rounds = LONG) -> Pair:
     """Return the pair of neighbouring inputs that looks worst.
 
-    Args:
-        pool: Draws of the source.
-        budget: New draws in all.
-        rounds: Rounds of the search.
-
     Raises:
         UserError: `Drawer.rows` raises it, or the claim names no two inputs that differ.
     """
@@ -114,7 +108,7 @@ def _candidates(drawer: Drawer) -> tuple[Iterator[Pair], Callable[[Pair, np.rand
         return (pair_of(claim, pair) for pair in claim.pairs), None
     domain = space(claim.inputs)
     pairs = Pairs(domain, claim.neighbours)
-    if isinstance(domain, Listed):
+    if isinstance(domain, _Listed):
         pair_list = list(combinations(domain.values, 2))
         order = drawer.rng.permutation(len(pair_list))
         return (pair_list[i] for i in order), None
@@ -204,7 +198,7 @@ class Space:
         return x
 
 
-class Listed(Space):
+class _Listed(Space):
     """Space of listed values.
 
     Args:
@@ -215,11 +209,10 @@ class Listed(Space):
         self.values, self.ends = values, (values[0], values[-1])
 
     def drawn(self, rng: Rng) -> Any:
-        """Return a random value."""
         return self.values[int(rng.integers(len(self.values)))]
 
 
-class Box(Space):
+class _Box(Space):
     """Space of numbers in an interval, or of vectors of them.
 
     Args:
@@ -240,7 +233,6 @@ class Box(Space):
         return float(z) if self.size is None else [float(i) for i in z]
 
     def drawn(self, rng: Rng) -> Any:
-        """Return a random number or vector."""
         ends, uniforms = rng.choice([self.low, self.high], self.size), rng.uniform(self.low, self.high, self.size)
         if self.size is None:
             return self._out(ends if rng.integers(2) else uniforms)
@@ -249,7 +241,6 @@ class Box(Space):
         return self._out((constant, constant, ends, uniforms)[kind])
 
     def moved(self, x: Any, rng: Rng) -> Any:
-        """Return a number or vector near x."""
         z = np.array(x, dtype=np.float64)
         step = rng.normal(0, (self.high - self.low) * 10.0 ** rng.uniform(-3, 0), self.size)
         mask = np.ones(()) if self.size is None else np.arange(self.size) == rng.integers(self.size)
@@ -259,15 +250,13 @@ class Box(Space):
         return self._out(z + step * (mask if kind == 1 else 1.0))
 
     def opposite(self, x: Any, rng: Rng) -> Any:
-        """Return x reflected at the centre."""
         return self._out(self.low + self.high - np.array(x, dtype=np.float64))
 
     def shrunk(self, x: Any, share: float) -> Any:
-        """Return share·x, or the nearest number or vector of the box."""
         return self._out(share * np.array(x, dtype=np.float64))
 
 
-class Ball(Space):
+class _Ball(Space):
     """Space of vectors of at most a Euclidean length.
 
     Args:
@@ -280,7 +269,6 @@ class Ball(Space):
         self.ends = self._out(np.eye(size)[0], radius), self._out(-np.eye(size)[0], radius)
 
     def drawn(self, rng: Rng) -> Any:
-        """Return a random vector."""
         kind = rng.integers(4)
         if kind == 0:
             z = np.eye(self.size)[rng.integers(self.size)] * rng.choice([-1.0, 1.0])
@@ -291,17 +279,14 @@ class Ball(Space):
         return self._out(z, self.radius * (1.0 if kind < 3 else float(rng.random())))
 
     def moved(self, x: Any, rng: Rng) -> Any:
-        """Return a vector near x."""
         z = np.array(x, dtype=np.float64)
         length = float(np.linalg.norm(z)) if rng.integers(2) else self.radius
         return self._out(z + rng.normal(0, self.radius * 10.0 ** rng.uniform(-2, 0), self.size), length)
 
     def opposite(self, x: Any, rng: Rng) -> Any:
-        """Return -x."""
         return [-float(i) for i in x]
 
     def shrunk(self, x: Any, share: float) -> Any:
-        """Return share·x."""
         return [share * float(i) for i in x]
 
     def _out(self, z: Any, length: float) -> list[float]:
@@ -309,7 +294,7 @@ class Ball(Space):
         return [float(i) for i in z / max(np.linalg.norm(z), 1e-300) * length * (1 - 1e-12)]
 
 
-class Records(Space):
+class _Records(Space):
     """Space of lists of records of one space.
 
     Args:
@@ -322,7 +307,6 @@ class Records(Space):
         self.ends = [each.ends[0]] * count, [each.ends[1]] * count
 
     def drawn(self, rng: Rng) -> Any:
-        """Return a random list."""
         kind = rng.integers(3)
         if kind == 0:
             return [self.each.drawn(rng) for _ in range(self.count)]
@@ -330,25 +314,18 @@ class Records(Space):
         return [member if kind == 1 or i else other for i in rng.random(self.count) < rng.random()]
 
     def moved(self, x: Any, rng: Rng) -> Any:
-        """Return the list with one record moved."""
         at = int(rng.integers(len(x))) if x else 0
         return [self.each.moved(value, rng) if i == at else value for i, value in enumerate(x)]
 
     def opposite(self, x: Any, rng: Rng) -> Any:
-        """Return the list of opposite records."""
         return [self.each.opposite(value, rng) for value in x]
 
     def shrunk(self, x: Any, share: float) -> Any:
-        """Return the list of shrunk records."""
         return [self.each.shrunk(value, share) for value in x]
 
 
 def space(stated: Any, where: str = "claim: inputs") -> Space:
     """Return the space that a claim states.
-
-    Args:
-        stated: JSON form of the space.
-        where: Name of it in error messages.
 
     Raises:
         UserError: It is not a space.
@@ -356,20 +333,20 @@ def space(stated: Any, where: str = "claim: inputs") -> Space:
     if isinstance(stated, list | tuple):
         if len(stated) < 2:
             raise UserError(f"{where}: a list has two values or more")
-        return Listed(list(stated))
+        return _Listed(list(stated))
     if not isinstance(stated, Mapping):
         raise UserError(f"{where}: must be a list of values, or an object with low and high, radius, or records")
     keys = set(stated)
     if "records" in keys and keys <= {"records", "count"}:
-        return Records(space(stated["records"], f"{where}.records"), _whole(stated, "count", where))
+        return _Records(space(stated["records"], f"{where}.records"), _whole(stated, "count", where))
     if "radius" in keys and keys <= {"radius", "size"}:
-        return Ball(_number(stated, "radius", where), _whole(stated, "size", where))
+        return _Ball(_number(stated, "radius", where), _whole(stated, "size", where))
     if {"low", "high"} <= keys <= {"low", "high", "size", "whole"}:
         low, high = _number(stated, "low", where), _number(stated, "high", where)
         if not low < high:
             raise UserError(f"{where}: low must be below high")
         size = _whole(stated, "size", where) if "size" in keys else None
-        return Box(low, high, size, bool(stated.get("whole", False)))
+        return _Box(low, high, size, bool(stated.get("whole", False)))
     raise UserError(f"{where}: must have low and high (size, whole), radius and size, or records and count")
 
 
@@ -399,7 +376,7 @@ class Pairs:
     """
 
     def __init__(self, within: Space, neighbours: str) -> None:
-        if neighbours != "any" and not isinstance(within, Records):
+        if neighbours != "any" and not isinstance(within, _Records):
             raise UserError(f"claim: neighbours {neighbours!r} are lists; inputs must be records and count")
         self.within, self.neighbours = within, neighbours
 
@@ -458,5 +435,5 @@ class Pairs:
 
     @property
     def _each(self) -> Space:
-        assert isinstance(self.within, Records)
+        assert isinstance(self.within, _Records)
         return self.within.each

@@ -19,13 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.adversary.audit.external.claim import Claim
-from sottovoce.adversary.audit.external.draws import Drawer, Pair
-from sottovoce.adversary.audit.external.outputs import QUICK, TREES, of_columns
+from sottovoce.adversary.audit.external.draws import QUICK, TREES, Drawer, Pair, of_columns
 from sottovoce.adversary.audit.external.search import LONG, Pool, Rounds, worst_pair
 from sottovoce.adversary.audit.external.source import BATCH
-from sottovoce.adversary.estimators.audit import Fit, learned
+from sottovoce.adversary.estimators.audit import Fit, frequencies, learned
 from sottovoce.adversary.estimators.betting import Expert, mixed_log_wealth
-from sottovoce.adversary.estimators.classifiers import frequencies
 
 log = logging.getLogger(__name__)
 
@@ -87,14 +85,7 @@ def points_of(claim: Claim, pair: Pair) -> FloatArray:
 
 
 def search(drawer: Drawer, budget: int, alpha: float, only: Pair | None) -> Searched:
-    """Search for the worst pair, and bet on it.
-
-    Args:
-        drawer: Draws of the source.
-        budget: Draws in all.
-        alpha: Probability that a true claim stops the audit.
-        only: Pair, if the claim names one.
-    """
+    """Search for the worst pair, and bet on it."""
     end, pool = drawer.drawn + budget, Pool(drawer)
     process: list[tuple[int, float]] = []
     wealth, reserve, pair = 0.0, 1.0, only  # wealth of passes that are over, and wealth that no pass has had

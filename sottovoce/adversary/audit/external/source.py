@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import shlex
 import signal
 import subprocess
@@ -90,32 +89,16 @@ class Program:
         except (OSError, ValueError) as error:
             self._said.close()
             raise UserError(f"--command {command}: does not start: {error}") from error
-        self._asked: queue.Queue[bytes | None] = queue.Queue()
-        self._answers: queue.Queue[bytes] = queue.Queue()
-        threading.Thread(target=self._talk, daemon=True).start()
         try:
             self.claim = Claim.of(self._answer("a claim, on its first line"), f"--command {command}")
         except BaseException:
             self.close()
             raise
 
-    def _talk(self) -> None:
-        """Read the claim, then an answer for each line that is sent: on a thread, because either may never end."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with contextlib.suppress(OSError, ValueError):
-            self._answers.put(self._process.stdout.readline())
-            while (line := self._asked.get()) is not None:
-                self._process.stdin.write(line)
-                self._process.stdin.flush()
-                self._answers.put(self._process.stdout.readline())
-            return
-        self._answers.put(b"")
-
     def draws(self, x: Any, n: int, seed: int) -> Any:
         """Return n independent draws at an input."""
         request = f"{n:,} draws at the input {shown(x)}"
-        self._asked.put((key_of({"input": x, "draws": n, "seed": seed}) + "\n").encode())
-        answer = self._answer(request)
+        answer = self._answer(request, (key_of({"input": x, "draws": n, "seed": seed}) + "\n").encode())
         if not isinstance(answer, dict):
             raise UserError(f"--command {self.command}: answers {request} with something else than a JSON object")
         if "error" in answer:
@@ -126,13 +109,26 @@ class Program:
             raise UserError(f"--command {self.command}: was asked for {n:,} draws and answered {count}")
         return draws
 
-    def _answer(self, what: str) -> Any:
-        try:
-            line = self._answers.get(timeout=self.timeout)
-        except queue.Empty:
+    def _answer(self, what: str, request: bytes = b"") -> Any:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            self._kill()
+
+        timer = threading.Timer(self.timeout, end)
+        timer.start()
+        line = b""
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(request)
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        timer.cancel()
+        if late.is_set():
             raise UserError(
                 f"--command {self.command}: {what}: no answer in {self.timeout:g} s; give it longer with --timeout"
-            ) from None
+            )
         if not line.endswith(b"\n"):
             raise UserError(f"--command {self.command}: {what}: it ended {self._ending()}")
         try:
@@ -152,11 +148,13 @@ class Program:
         code = self._process.returncode
         return f"with code {code}" + (f": {lines[-1]}" if lines else "")
 
-    def close(self) -> None:
-        """End the program."""
-        self._asked.put(None)
+    def _kill(self) -> None:
         with contextlib.suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End the program."""
+        self._kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._said):
             with contextlib.suppress(OSError, ValueError):
@@ -171,10 +169,6 @@ def _refused(constant: str) -> Any:
 @contextlib.contextmanager
 def program(command: str, timeout: float) -> Iterator[Program]:
     """Run a program for the duration of a context.
-
-    Args:
-        command: Command line of the program.
-        timeout: Seconds to wait for an answer.
 
     Raises:
         UserError: The program does not start, or states no claim.
