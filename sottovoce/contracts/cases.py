@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -57,11 +56,6 @@ def of_words(mechanism: Any) -> bool:
 
 def unit(n: int, dim: int, seed: int = 0) -> Array:
     """Return random vectors of length 1, (n, dim)."""
-    return _unit(n, dim, seed).copy()
-
-
-@lru_cache(maxsize=4)  # several contracts use the same rows of one mechanism
-def _unit(n: int, dim: int, seed: int) -> Array:
     x = np.random.default_rng(seed).normal(size=(n, dim))
     vectors: Array = x / np.linalg.norm(x, axis=1, keepdims=True)
     return vectors

@@ -9,32 +9,47 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.pieces import Text
+from mechanisms.stop_words import STOP_WORDS
 from simulations.artifacts.text_channel import as_lines
 from simulations.experiment import embedding_mechanism
-from sottovoce.adversary.attacks import attributes, releases, scores
-from sottovoce.adversary.attacks.knowledge import Knowledge, knowledge, prepared, values
-from sottovoce.adversary.attacks.target import Result, Skipped, Target, collect
-from sottovoce.adversary.attacks.word_pieces import Pieces
-from sottovoce.adversary.estimators import allowed, chosen, inversion
+from sottovoce.adversary.attacks import attributes, scores
+from sottovoce.adversary.attacks.target import (
+    Knowledge,
+    Result,
+    Row,
+    Skipped,
+    Target,
+    attacked,
+    collect,
+    knowledge,
+    rows_of,
+    texts_of,
+    values,
+)
+from sottovoce.adversary.estimators import allowed, inversion, vectors
+from sottovoce.adversary.estimators.attributes import by_network
+from sottovoce.adversary.estimators.vectors import Pool, Question
 
 log = logging.getLogger(__name__)
 
 FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
 
 #: Description of each attack, by its name on the command line.
 ATTACKS = {
     "inversion": "the words of a text from its embedding, by least squares for the presence of each word",
-    "inversion-two-step": "the same, by a linear map to the mean of the input embeddings and the words nearest to it",
+    "inversion-two-step": "the words of a text by a linear map to the mean of its input embeddings and near words",
     "attribute-static": "an attribute of a text by a network of three layers that learnt on embeddings without noise",
-    "attribute-adaptive": "the same, by a network that learnt on embeddings with the mechanism's noise",
-    "attribute-chosen": "the same by the exact density, had the server asked by maps that serve this question best",
+    "attribute-adaptive": "an attribute of a text by a network that learnt on embeddings with the mechanism's noise",
+    "attribute-chosen": "an attribute of a text by the exact density, under the maps that serve this question best",
 }
 #: Explanation of their table's columns.
 READING = (
@@ -47,6 +62,8 @@ READING = (
 )
 #: Name of embeddings without any mechanism in the table.
 UNPROTECTED = "no mechanism, full width"
+#: Number of the most frequent pieces of public texts that are used.
+_MOST = 2500
 #: Draws of noise for each public text that attacks learn on.
 _DRAWS = 8
 _INVERSIONS = ("inversion", "inversion-two-step")
@@ -58,12 +75,11 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
     Raises:
         UserError: The arm has released no embeddings, or an attribute does not exist. The message is one line.
     """
-    rows = releases.of_arm(target, "embedding")
-    rows = releases.attacked(target, rows, "embeddings")
+    rows = attacked(target, rows_of(target, "embedding"), "embeddings")
     rows = [row for row in rows if row.released.digest == rows[0].released.digest]
     log.info(f"{target.arm.name}: {len(rows):,} released embeddings of stage {rows[0].released.stage}")
     adversary = knowledge(target, rows[0])
-    texts = releases.texts_of(target, rows)
+    texts = texts_of(target, rows)
     values_of_rows = np.stack([values(row, adversary.mechanism) for row in rows])
     sides = [_Embeddings(target, adversary, rows, texts, values_of_rows)]
     if target.unprotected:
@@ -83,7 +99,7 @@ class _Embeddings:
 
     target: Target
     known: Knowledge
-    rows: list[releases.Row]
+    rows: list[Row]
     texts: list[Text]
     seen: NDArray[Any]
 
@@ -159,8 +175,6 @@ class _Embeddings:
                 "dim": self.seen.shape[1],
                 "precision": result.precision,
                 "recall": result.recall,
-                "baseline_precision": baseline.precision,
-                "baseline_recall": baseline.recall,
             },
         )
 
@@ -174,53 +188,34 @@ class _Embeddings:
     # --- attributes
 
     def _attribute(self, name: str, attribute: str, result_of: Callable[..., Result]) -> Result:
-        values_by_text = attributes.column(self.target, prepared(self.target.run).held, attribute)
-        result = attributes.collected(values_by_text, self.known.texts, self.texts)
-        if result.why:
-            raise Skipped(f"{attribute}: {result.why}")
-        curves, dim, note = self.curves, self.seen.shape[1], ""
+        texts = attributes.collected(self.target, attribute, self.known.texts, self.texts)
+        curves, dim, note, count = self.curves, self.seen.shape[1], "", len(texts.classes)
         if name == "attribute-chosen":
-            question = self._question(result)
-            guesses = self._answered(question, result)
+            question, guesses = self._chosen(texts)
             curves, dim = allowed.curves(question.mechanism), question.m1.shape[1]
             note = f"; m' = {dim}, drawn anew"
         else:
             embeddings = self.clean if name == "attribute-static" else self.public
-            from sottovoce.adversary.estimators.attributes import (
-                guessed,  # scikit-learn: a second, for these attacks alone
-            )
+            auxiliary, seen = embeddings[:, texts.auxiliary], self.seen[texts.attacked]
+            guesses = by_network(auxiliary, texts.labels, seen, classes=count, seed=self.target.seed)
+        more = {"dim": dim}
+        return attributes.result(result_of, attribute, guesses, texts.truth, count, curves, note=note, more=more)
 
-            guesses = guessed(
-                embeddings[:, result.auxiliary],
-                result.labels,
-                self.seen[result.attacked],
-                classes=len(result.classes),
-                seed=self.target.seed,
-            )
-        details = {"dim": dim, "by_value": attributes.by_value(guesses, result)}
-        count = len(result.classes)
-        return attributes.result(result_of, attribute, guesses, result.truth, count, curves, note=note, more=details)
-
-    def _question(self, found: attributes.Collected) -> chosen.Question:
-        spec = self.target.arm.embedding
+    def _chosen(self, texts: attributes.Collected) -> tuple[Question, IntArray]:
+        """Return the request that serves this question best, and guesses from simulated releases of its users."""
+        spec, seed, count = self.target.arm.embedding, self.target.seed, len(texts.classes)
         assert spec is not None
+        pool = Pool(self.known.embeddings[texts.auxiliary], np.zeros_like(texts.labels), texts.labels)
+        embeddings = self.known.encoded([self.texts[row] for row in texts.attacked])
         try:
-            return chosen.for_value(
-                self.known.embeddings[found.auxiliary],
-                found.labels,
-                len(found.classes),
-                lambda dim: embedding_mechanism(spec, dim),
-                seed=self.target.seed,
+            question = vectors.for_value(
+                pool, count, lambda maps: [Question(*maps, embedding_mechanism(spec, maps[1].shape[1]))], seed=seed
             )
         except ValueError as error:
             raise Skipped(str(error)) from error
-
-    def _answered(self, asked: chosen.Question, found: attributes.Collected) -> NDArray[np.int64]:
-        """Return guesses from simulated releases of the users for this request."""
-        embeddings = self.known.encoded([self.texts[row] for row in found.attacked])
-        draws = asked.drawn(embeddings, seed=self.target.seed, stage="attack-chosen")
-        public = self.known.embeddings[found.auxiliary]
-        return asked.guessed(draws, public, found.labels, len(found.classes))
+        points = question.vectors(embeddings, np.zeros(len(embeddings), np.int64))
+        draws = question.drawn(points, seed=seed, stage="attack-chosen")
+        return question, vectors.guessed(question, draws, pool, count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,3 +244,77 @@ class _Unprotected(_Embeddings):
     @cached_property
     def curves(self) -> list[FloatArray]:
         return [np.zeros((0, 2))] * 2
+
+
+# --- the vocabulary of inversion
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """Word pieces of public texts.
+
+    Args:
+        tokenizer: Tokenizer of the encoder.
+        numbers: Numbers (U,) of the pieces that texts are assumed to consist of.
+        content: Pieces to guess (U,), V in all: no stop words, punctuation, or parts of words.
+        public: Guessed pieces (p, V) in each public text.
+        table: Input embeddings (U, m).
+        lower: Mean input embedding (p, m) over all pieces of each public text.
+    """
+
+    tokenizer: Any
+    numbers: IntArray
+    content: BoolArray
+    public: BoolArray
+    table: NDArray[np.float32]
+    lower: NDArray[np.float32]
+
+    @classmethod
+    @lru_cache(maxsize=1)
+    def of(cls, checkpoint: str, texts: tuple[str, ...]) -> Pieces:
+        """Return the pieces of public texts.
+
+        Raises:
+            ValueError: The checkpoint cannot be read, or public texts hold nothing to guess.
+        """
+        from server.checkpoint import load  # torch
+        from server.text_batches import pieces_of
+
+        model, tokenizer = load(checkpoint)
+        table = model.get_input_embeddings().weight.detach().numpy()
+        rows = pieces_of(tokenizer, texts)
+        piece_ids = np.concatenate([np.unique(row) for row in rows]).astype(np.int64)
+        distinct, counts = np.unique(piece_ids, return_counts=True)
+        numbers = np.sort(distinct[np.argsort(-counts, kind="stable")[:_MOST]])
+        content = _content(tokenizer, numbers)
+        if not content.any():
+            raise ValueError("the public texts hold no content word")
+        lower = np.stack([table[row].mean(axis=0) if len(row) else np.zeros_like(table[0]) for row in rows])
+        return cls(tokenizer, numbers, content, _held(rows, numbers[content]), table[numbers], lower)
+
+    def truth(self, texts: Sequence[str]) -> tuple[BoolArray, IntArray]:
+        """Return the guessed pieces in each text, (n, V), and the number of its other content words, (n,)."""
+        from server.text_batches import pieces_of
+
+        rows = pieces_of(self.tokenizer, texts)
+        distinct = [np.unique(np.array(row, dtype=np.int64)) for row in rows]
+        totals = np.array([int(_content(self.tokenizer, row).sum()) for row in distinct], dtype=np.int64)
+        presence = _held(distinct, self.numbers[self.content])
+        return presence, totals - presence.sum(axis=1)
+
+
+def _content(tokenizer: Any, numbers: IntArray) -> BoolArray:
+    names = tokenizer.convert_ids_to_tokens(numbers.tolist())
+    special = set(tokenizer.all_special_tokens)
+    return np.array(
+        [name[:1].isalnum() and name not in STOP_WORDS and name not in special for name in names], dtype=bool
+    )
+
+
+def _held(rows: Sequence[Any], numbers: IntArray) -> BoolArray:
+    mask = np.zeros((len(rows), len(numbers)), dtype=bool)
+    for i, row in enumerate(rows):
+        at = np.searchsorted(numbers, row)
+        at[at == len(numbers)] = 0
+        mask[i, at[numbers[at] == row]] = True
+    return mask

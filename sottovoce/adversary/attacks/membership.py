@@ -3,7 +3,8 @@
 The adversary (`adversary.estimators`) knows the target records, the trained model, public data, the protocol and, if
 users release something, their releases. Only `adversary.attacks.scores` compares its guesses with the true
 members. Attacks that set a threshold are the exception: they see the truth about one half of the records, and are
-scored on the other.
+scored on the other. The arm's own protocol trains shadow models, on simulated releases of people whom the adversary
+chooses.
 """
 
 from __future__ import annotations
@@ -12,27 +13,46 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 
+from client.draw import draw
 from client.models.tokens import padded_word_ids
 from mechanisms.channels import LABEL
 from mechanisms.identity import Identity
-from mechanisms.words.text import TextMechanism
+from mechanisms.messages.batch import Batch
+from mechanisms.messages.questions import Projection, Question
+from mechanisms.messages.request import Request
+from mechanisms.pieces import Text
+from mechanisms.streams import SimulationStreams
+from mechanisms.words.text import KEPT, TEXT_FIELDS
+from server.maps import Maps
 from server.protocols.decoding import log_transition
-from server.protocols.protocol import Public
+from server.protocols.drive import Collected, Driver
+from server.protocols.protocol import Encoding, Public
+from server.protocols.public_maps import dim_of
+from simulations.artifacts.ways import channels_of, embeddings_of, protocol_of, training_of
 from simulations.errors import UserError
+from simulations.experiment import label_of, text_mechanism
 from simulations.progress import prefixed
-from sottovoce.adversary.attacks import scores as scores
-from sottovoce.adversary.attacks.knowledge import Delivered, members_and_others, prepared
-from sottovoce.adversary.attacks.knowledge import delivered as delivered_to
-from sottovoce.adversary.attacks.target import Result, Skipped, Target, collect
+from sottovoce.adversary.attacks import scores
+from sottovoce.adversary.attacks.target import (
+    Delivered,
+    Result,
+    Skipped,
+    Target,
+    collect,
+    delivered,
+    members_and_others,
+)
+from sottovoce.adversary.attacks.words import channel_of
 from sottovoce.adversary.estimators import membership, presence
-from sottovoce.adversary.estimators.channel import Channel
-from sottovoce.adversary.estimators.sequences import Table
+from sottovoce.adversary.estimators.channel import Table
 
 log = logging.getLogger(__name__)
 
@@ -70,23 +90,15 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
     Raises:
         UserError: The run's data or models are missing. The message is one line.
     """
-    try:
-        attack = _Membership.opened(target)
-    except Skipped as why:
-        return [], [f"{name} on {target.arm.name}: {why}" for name in names]
-    return collect(names, lambda name: [attack.result(name)], on=target.arm.name)
+    opened = cache(lambda: _Membership.opened(target))
+    return collect(names, lambda name: [opened().result(name)], on=target.arm.name)
 
 
 @dataclass(frozen=True, eq=False)
 class _Membership:
-    """Membership inference on one arm.
-
-    model is the attacked model (`adversary.attacks.shadow_models`). members is the truth, for scores and for the half
-    that sets thresholds.
-    """
+    """Membership inference on one arm. members is the truth, for scores and for the half that sets thresholds."""
 
     target: Target
-    public: Public
     model: Any
     members: BoolArray
     delivered: Delivered | None
@@ -98,24 +110,20 @@ class _Membership:
             raise Skipped("no user takes part in it")
         if arm.centralised:
             raise Skipped("nothing is released: its server has every text")
-        from sottovoce.adversary.attacks.shadow_models import AttackedRecords, model_of
-
-        delivery = delivered_to(target)
-        run_data = prepared(target.run)
-        member_rows = np.arange(len(run_data.held.train)) if delivery is None else delivery.rows(run_data.held)
-        member_records, nonmembers, rng = members_and_others(target, run_data.held, member_rows)
+        delivery = delivered(target)
+        member_rows = np.arange(len(target.prepared.held.train)) if delivery is None else delivery.rows(target)
+        member_records, nonmembers, rng = members_and_others(target, member_rows)
         order = rng.permutation(2 * len(member_records))
-        members = order < len(member_records)
-        texts, labels = (
-            [*member_records.texts, *nonmembers.texts],
-            np.concatenate([member_records.labels, nonmembers.labels]),
-        )
-        records = AttackedRecords([texts[i] for i in order], labels[order], trained=len(member_rows))
+        texts = [*member_records.texts, *nonmembers.texts]
+        labels = np.concatenate([member_records.labels, nonmembers.labels])
+        model_type: type[_Model] = _OnTexts if target.setup.protocol.releases_text else _OnReleases
+        if not target.setup.protocol.private:
+            model_type = _AsPublished
         try:
-            model = model_of(target, run_data.public, records)
+            model = model_type(target, [texts[i] for i in order], labels[order], trained=len(member_rows))
         except ValueError as error:
             raise UserError(f'{target.run}: arm "{arm.name}": {error}') from error
-        return cls(target, run_data.public, model, members, delivery)
+        return cls(target, model, order < len(member_records), delivery)
 
     def result(self, name: str) -> Result:
         """Return one attack's result; raise Skipped if it does not apply."""
@@ -125,7 +133,7 @@ class _Membership:
             rate, note, details = scores.of_members(evidence, self.members, 0.0)
         else:
             evidence = {
-                "membership-confidence": lambda: membership.confidence(self._outputs, self.model.records.labels),
+                "membership-confidence": lambda: membership.confidence(self._outputs, self.model.labels),
                 "membership-drops": self._beside_drops,
                 "membership-releases": self._by_releases,
             }[name]()
@@ -152,7 +160,7 @@ class _Membership:
             note="; ".join(notes),
             more={
                 "others": int((~self.members).sum()),
-                "trained": self.model.records.trained,
+                "trained": self.model.trained,
                 "bound_protected": bound["bound_protected"],
                 "bound_why": bound["bound_why"],
             }
@@ -172,11 +180,10 @@ class _Membership:
 
     def _beside_drops(self) -> FloatArray:
         """Return the mean confidence of each record and its copies; the model gets all copies at once."""
-        records = self.model.records
-        rng = np.random.default_rng([self.target.seed, 12])
-        copies = [membership.without_words(t, share=_DROPPED, rng=rng) for _ in range(_COPIES) for t in records.texts]
-        result = membership.confidence(self.model.outputs(copies), np.tile(records.labels, _COPIES))
-        confidences = membership.confidence(self._outputs, records.labels)
+        model, rng = self.model, np.random.default_rng([self.target.seed, 12])
+        copies = [membership.without_words(t, share=_DROPPED, rng=rng) for _ in range(_COPIES) for t in model.texts]
+        result = membership.confidence(model.outputs(copies), np.tile(model.labels, _COPIES))
+        confidences = membership.confidence(self._outputs, model.labels)
         mean: FloatArray = (confidences + result.reshape(_COPIES, -1).sum(axis=0)) / (_COPIES + 1)
         return mean
 
@@ -184,7 +191,7 @@ class _Membership:
         members, outputs, texts = self._shadows
         counts = {"shadow_models": len(members), "shadow_texts": texts}
         if name == "membership-lira":
-            labels = self.model.records.labels
+            labels = self.model.labels
             shadows = np.stack([membership.scaled(item, labels) for item in outputs])
             return membership.likelihood_ratio(membership.scaled(self._outputs, labels), shadows, members), counts
         evidence = membership.shadow_network(np.concatenate(outputs), members.ravel(), seed=self.target.seed)
@@ -217,26 +224,24 @@ class _Membership:
         if delivery.w is not None:
             return self._by_texts(delivery.w)
         assert delivery.z is not None
-        public, labels = self.public, None
+        public, labels = model.public, None
         response: Any = model.channels.label
         if delivery.y is not None and public.labels is not None and not response.needs_prior:
             if isinstance(response, Identity):
                 law = np.where(delivery.y[:, None] == np.arange(len(public.classes)), 0.0, -np.inf)
             else:
                 law = log_transition(response, delivery.y, classes=len(public.classes))
-            labels = law, model.records.labels, public.labels
+            labels = law, model.labels, public.labels
         return presence.embedding_evidence(
             model.mechanism, delivery.z, model.units(model.embeddings), model.units(public.embeddings), labels=labels
         )
 
     def _by_texts(self, released: IntArray) -> FloatArray:
-        text: TextMechanism = self.model.text
-        word_ids, public = (
-            padded_word_ids(item, text) for item in (self.model.records.texts, self.public.texts[:_POOL])
-        )
+        text = self.model.text
+        word_ids, public = (padded_word_ids(item, text) for item in (self.model.texts, self.model.public.texts[:_POOL]))
         try:
-            channel = Channel(text, self.target.seed)
-        except ValueError:  # more than the word in its place decides a released word
+            channel = channel_of(self.target, text)
+        except Skipped:  # more than the word in its place decides a released word
             return presence.overlap(released, word_ids, len(text.vocabulary))
         table = Table.of(channel, np.concatenate([word_ids, public]), released)
         try:
@@ -283,3 +288,232 @@ class _Membership:
             "worst_case_epsilon": worst,
             "bound_why": reason,
         }
+
+
+# --- the attacked model, and its shadows
+
+
+@dataclass(frozen=True, eq=False)
+class _People:
+    """People whose releases train a shadow model, in place of a run's users (`server.protocols.drive.Users`).
+
+    embeddings are (n, m), of the encoder's full width; None if texts are released.
+    """
+
+    texts: Sequence[Text]
+    labels: IntArray
+    streams: SimulationStreams
+    embeddings: Any = None
+    masked_lm: Path | None = None
+
+    def collect(self, request: Request) -> Collected:
+        """Return their releases for a request, each person as a user of their own, in their given order."""
+        index, count = request.part
+        people = np.arange(len(self.texts), dtype=np.int64)
+        people = people[people % count == index]
+        zeros = np.zeros_like(people)
+        draws: dict[Question | None, NDArray[Any]] = {}
+        for question in request.questions:
+            draws[question] = draw(
+                question,
+                question.values(_Records(self), people, np.arange(len(people) + 1)),
+                people,
+                zeros,
+                stage=request.stage,
+                streams=self.streams,
+                released=draws.get(question.given),
+                masked_lm=self.masked_lm,
+            )
+        releases = tuple(request.release(question, draws[question]) for question in request.questions)
+        return Collected(Batch(releases, users=len(people), duplicates=0))
+
+    def publish(self, encoder: Path, splits: Sequence[str]) -> Encoding:
+        raise NotImplementedError("no way that is attacked so publishes an encoder")
+
+
+@dataclass(frozen=True)
+class _Records:
+    """Records of these people, as questions read them."""
+
+    people: _People
+
+    def texts(self, rows: IntArray) -> list[Text]:
+        """Return texts."""
+        return [self.people.texts[i] for i in rows]
+
+    def labels(self, rows: IntArray) -> IntArray:
+        """Return labels."""
+        return self.people.labels[rows]
+
+    def embeddings(self, rows: IntArray, projection: Projection) -> NDArray[np.float32]:
+        """Return embeddings."""
+        result: NDArray[np.float32] = self.people.embeddings[rows]
+        return result
+
+
+class _Model:
+    """Attacked model of an arm.
+
+    Args:
+        target: Attacked arm.
+        texts: Target records of the adversary, n texts.
+        labels: Their labels (n,).
+        trained: Number of records that the model was trained on.
+    """
+
+    #: Default number of shadow models; None if they take too long by default.
+    shadows: ClassVar[int | None] = None
+
+    def __init__(self, target: Target, texts: list[Text], labels: IntArray, *, trained: int) -> None:
+        self.setup, self.folder, self.texts, self.labels, self.trained = (
+            target.setup,
+            target.model,
+            texts,
+            labels,
+            trained,
+        )
+        self.public: Public = target.prepared.public
+        self.training = training_of(target.experiment.training, target.experiment.encoder, target.seed)
+
+    def outputs(self, texts: Sequence[Text] | None = None) -> FloatArray:
+        """Return log-probabilities of the classes (n, K), by the run's model.
+
+        Args:
+            texts: Texts; None for the target records.
+        """
+        from server.model import Pipeline  # torch
+
+        pipeline = Pipeline.from_pretrained(self.folder)
+        return _log_p(pipeline.maps(), pipeline.embed(self._read(self.texts if texts is None else texts)))
+
+    def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
+        """Return log-probabilities of the target records by a shadow model, and its number of training records.
+
+        Args:
+            inside: Target records to train on, (n,). Labelled public records fill them up to the size of the run's
+                training set, if there are enough.
+            number: Number of the shadow model.
+        """
+        raise NotImplementedError
+
+    def _read(self, texts: Sequence[Text]) -> Sequence[Text]:
+        """Return texts in the form in which the model reads them."""
+        return texts
+
+    def _filled(self, inside: BoolArray, number: int) -> tuple[IntArray, list[Text], IntArray]:
+        """Return the public rows that fill up some records, and the texts and labels of both."""
+        public, rows = self.public, np.flatnonzero(inside)
+        count = 0 if public.labels is None else len(public.texts)
+        rng = np.random.default_rng([self.training.seed, 8, number])
+        fill = np.sort(rng.permutation(count)[: max(0, self.trained - len(rows))]).astype(np.int64)
+        labels = self.labels[rows]
+        if public.labels is not None:
+            labels = np.concatenate([labels, public.labels[fill]])
+        return fill, [*(self.texts[i] for i in rows), *(public.texts[i] for i in fill)], labels
+
+    def _seed(self, number: int) -> int:
+        """Return a seed of the adversary's own draws, different from those of the study's users."""
+        return int(np.random.default_rng([self.training.seed, 9, number]).integers(2**31))
+
+    def _driven(self, people: _People) -> Any:
+        """Return the model that the arm's protocol trains on releases of people."""
+        return Driver(people).train(protocol_of(self.setup, self.training, self.public, folder=self.folder))
+
+
+class _OnReleases(_Model):
+    """Model of the protocol release-once: M2 and the head on releases, under public maps."""
+
+    shadows = 16
+
+    def __init__(self, target: Target, texts: list[Text], labels: IntArray, *, trained: int) -> None:
+        super().__init__(target, texts, labels, trained=trained)
+        public = self.public
+        assert public.maps is not None and public.encoder is not None
+        log.info(f"{target.arm.name}: learning maps on {len(public.texts):,} public texts")
+        self.channels = channels_of(self.setup, public)
+        self.mechanism = public.maps.best(self.channels.embedding)
+        self.before = public.maps.of(self.mechanism)  # the maps that users received
+        self.encoder, self.embeddings = public.encoder, public.encoder.embed(texts)
+
+    def outputs(self, texts: Sequence[Text] | None = None) -> FloatArray:
+        return _log_p(Maps.load(self.folder), self.embeddings if texts is None else self.encoder.embed(texts))
+
+    def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
+        fill, texts, labels = self._filled(inside, number)
+        embeddings = np.concatenate([self.embeddings[inside], np.asarray(self.public.embeddings)[fill]])
+        people = _People(texts, labels, SimulationStreams(self._seed(number)), embeddings)
+        return _log_p(self._driven(people).maps, self.embeddings), len(texts)
+
+    def units(self, embeddings: NDArray[Any]) -> FloatArray:
+        """Return the input of a user's mechanism: mapped, normalized rows under the maps that users received."""
+        return self.before.project(embeddings)
+
+
+class _OnTexts(_Model):
+    """Model of the protocol sanitized-text: encoder, maps and head on released and sanitized public texts.
+
+    Queries have the form of its training texts: the vocabulary's words of a text, up to the arm's length.
+    """
+
+    def __init__(self, target: Target, texts: list[Text], labels: IntArray, *, trained: int) -> None:
+        super().__init__(target, texts, labels, trained=trained)
+        assert target.arm.text is not None and self.public.rewriter is not None
+        self.channels = channels_of(self.setup, self.public)
+        self.text = self.channels.text_of("train")
+        form = {k: v for k, v in target.arm.text.items() if k in TEXT_FIELDS}
+        vocabulary = self.public.rewriter.vocabulary
+        self.plain = text_mechanism({"mechanism": "identity"} | form | {"length": KEPT}, vocabulary)
+
+    def _read(self, texts: Sequence[Text]) -> Sequence[Text]:
+        assert self.public.rewriter is not None
+        lines: Sequence[Text] = self.public.rewriter.sanitize(
+            self.plain, texts, seed=self.training.seed, stage="attack-membership"
+        )
+        return lines
+
+    def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
+        rows = np.flatnonzero(inside)[: self.trained]
+        texts, masked_lm = [self.texts[i] for i in rows], getattr(self.public.rewriter, "masked_lm", None)
+        people = _People(texts, self.labels[rows], SimulationStreams(self._seed(number)), masked_lm=masked_lm)
+        pipeline = self._driven(people).pipeline
+        return _log_p(pipeline.maps(), pipeline.embed(self._read(self.texts))), len(texts)
+
+
+class _AsPublished(_Model):
+    """Model of the protocol paper: everything trained on texts, with fresh noise at every step."""
+
+    def __init__(self, target: Target, texts: list[Text], labels: IntArray, *, trained: int) -> None:
+        super().__init__(target, texts, labels, trained=trained)
+        self.encoder, self.mechanism = target.experiment.encoder.model, embeddings_of(self.setup, self.public)[0]
+
+    def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
+        from server.training.end_to_end import train_paper  # torch
+
+        training, classes = self.training, len(self.public.classes)
+        _, texts, labels = self._filled(inside, number)
+        if self.setup.arm.label is not None:
+            mechanism: Any = label_of(self.setup.arm, classes)
+            rows = np.arange(len(labels), dtype=np.int64)
+            streams = SimulationStreams(self._seed(number))
+            labels = mechanism.sample(labels, rng=streams.rows(rows, 0 * rows, stage="train", channel="label"))
+        pipeline = train_paper(
+            self.encoder,
+            texts,
+            labels,
+            mechanism=self.mechanism,
+            dim=dim_of(self.mechanism),
+            classes=classes,
+            epochs=training.epochs,
+            batch_size=training.batch_size,
+            seed=self._seed(number),
+            acknowledged=True,
+            pooling=training.pooling,
+            max_length=training.max_length,
+            **training.descent,
+        )
+        return _log_p(pipeline.maps(), pipeline.embed(self.texts)), len(texts)
+
+
+def _log_p(maps: Maps, embeddings: NDArray[Any]) -> FloatArray:
+    log_p: FloatArray = log_softmax(maps.logits(maps.project(embeddings)), axis=1)
+    return log_p

@@ -15,32 +15,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.draw import draw
 from mechanisms.accounting.liars import moved
 from mechanisms.messages.batch import Batch
-from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, Question, TextQuestion, VectorQuestion
+from mechanisms.messages.questions import VectorQuestion
 from mechanisms.messages.request import Request
 from mechanisms.privunit import PrivUnit
-from mechanisms.streams import SimulationStreams
 from server.protocols.drive import Collected, Driver
 from server.protocols.protocol import Encoding, Model
 from server.training.robust_mean import honest_moment, robust_mean
 from server.training.statistic_head import linear_head, mean_noise, of_users, simplex_codes
 from simulations.artifacts.ways import protocol_of, training_of
-from simulations.experiment import slug
-from simulations.run.prepare import Prepared
-from sottovoce.adversary.attacks import knowledge, releases
-from sottovoce.adversary.attacks.releases import Row
 from sottovoce.adversary.attacks.scores import Rate
-from sottovoce.adversary.attacks.target import Result, Skipped, Target, collect
+from sottovoce.adversary.attacks.target import Result, Row, Skipped, Target, collect, rows_of
 from sottovoce.adversary.estimators import poison
 
+FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 #: Description of each attack, by its name on the command line.
 ATTACKS = {
     "poison-flip": "how many test texts a model gets wrong after a few users sent the opposite of what all others tell",
-    "poison-adaptive": "the same, after they pushed where, and sent what, harms most in spite of the defence",
+    "poison-adaptive": "how many test texts a model gets wrong after a few users sent what harms most",
 }
 #: Explanation of their table's columns.
 READING = (
@@ -50,26 +45,11 @@ READING = (
 )
 #: Shares of liars.
 SHARES = (0.01, 0.03, 0.1)
-_ADAPTIVE = "poison-adaptive"
 
 
 def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the entries of dishonest users: see `Target`."""
-    why = _left_out(target)
-    if why is not None:
-        return [], [f"{name} on {target.arm.name}: {why}" for name in names]
-    attack = _Attacked(target)
-    return collect(names, attack.results, on=target.arm.name)
-
-
-def _left_out(target: Target) -> str | None:
-    if target.arm.reference:
-        return "a reference is not private, and nobody would lie to it"
-    if target.training.self_training:
-        return "it would train the encoder again for every share of liars"
-    if target.setup.protocol.releases_text and target.shadows is None:
-        return "it would train the encoder again for every share of liars; give --shadows 4 to have it done"
-    return None
+    return collect(names, _Attacked(target).results, on=target.arm.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,20 +58,13 @@ class _Attacked:
 
     target: Target
 
-    @cached_property
-    def ready(self) -> Prepared:
-        return knowledge.prepared(self.target.run)
-
-    @cached_property
-    def honest(self) -> Model:
-        """Return the model of honest users alone."""
-        return self._trained(None, 0.0)[0]
-
     def results(self, name: str) -> Iterator[Result]:
         """Yield a result for each share of liars."""
-        if name == _ADAPTIVE and self.target.arm.statistic is None:
-            raise Skipped("only one vector a user has a mean to aim with; use poison-flip")
-        baseline = float(self._wrong(self.honest).mean())
+        if self.target.arm.reference:
+            raise Skipped("a reference is not private, and nobody would lie to it")
+        if self.target.experiment.training.self_training:
+            raise Skipped("it would train the encoder again for every share of liars")
+        baseline = float(self._wrong(self._trained(None, 0.0)[0]).mean())
         for share in SHARES:
             model, users = self._trained(name, share)
             question, errors = users.question, self._wrong(model)
@@ -115,152 +88,106 @@ class _Attacked:
             )
 
     def _wrong(self, model: Model) -> NDArray[np.bool_]:
-        test = self.ready.held.test
+        test = self.target.prepared.held.test
         errors: NDArray[np.bool_] = model.classify(test.texts) != test.labels
         return errors
 
     def _trained(self, name: str | None, share: float) -> tuple[Model, _Users]:
-        target, public = self.target, self.ready.public
-        users = _Users(self, name, share)
-        training = training_of(target.training, target.encoder, target.seed)
-        folder = target.run / "models" / slug(target.arm.name)
-        model = Driver(users).train(protocol_of(target.setup, training, public, folder=folder))
+        target, users = self.target, _Users(self.target, self.rows, name, share)
+        training = training_of(target.experiment.training, target.experiment.encoder, target.seed)
+        protocol = protocol_of(target.setup, training, target.prepared.public, folder=target.model)
+        model = Driver(users).train(protocol)
         if model is None:
             raise Skipped("the ledgers hold too little to train a model on")
         return model, users
 
     @cached_property
-    def rows(self) -> dict[tuple[str, str], list[Row]]:
-        """Return the releases by channel and digest."""
-        result: dict[tuple[str, str], list[Row]] = {}
-        for row in releases.of_arm(self.target):
-            result.setdefault((row.released.channel, row.released.digest), []).append(row)
+    def rows(self) -> dict[str, list[Row]]:
+        """Return the released user vectors by digest."""
+        result: dict[str, list[Row]] = {}
+        for row in rows_of(self.target, VectorQuestion.channel):
+            result.setdefault(row.released.digest, []).append(row)
         return result
 
 
+@dataclass(eq=False)
 class _Users:
     """Users of a run, with liars in place of some of them (`server.protocols.drive.Users`).
 
     Args:
-        of: The attacked arm.
+        target: Attacked arm.
+        rows: Released user vectors by digest.
         name: Name of the attack; None for honest users alone.
         share: Share of liars.
     """
 
-    def __init__(self, of: _Attacked, name: str | None, share: float) -> None:
-        self.of, self.name, self.share = of, name, share
-        self.question: Any = None
+    target: Target
+    rows: dict[str, list[Row]]
+    name: str | None
+    share: float
+    question: Any = None
 
     def collect(self, request: Request) -> Collected:
         """Return the releases of the ledgers that answer a request, with those of liars in place of the first ones."""
-        honest = self._honest(request)
-        count = round(self.share * len(next(iter(honest.values()))))
-        questions = [question for question in request.questions if question.reads_labels]
-        self.question = (questions or list(request.questions))[-1]
-        values = honest
-        if count and self.name is not None:
-            lies = _Lies(self.of, request, honest, count, self.name)
-            values = {question: np.concatenate([lies.of(question), honest[question][count:]]) for question in honest}
-        result = tuple(request.release(question, values[question]) for question in request.questions)
-        return Collected(Batch(result, users=len(next(iter(values.values()))), duplicates=0))
+        self.question = question = request.question(VectorQuestion)
+        rows = self.rows.get(request.digest(question.channel), [])
+        rows = sorted((row for row in rows if row.released.stage == request.stage), key=lambda row: row.key)
+        if len(rows) < 2:
+            raise Skipped("its ledgers do not hold the releases that the run's server asked for")
+        order = np.random.default_rng([self.target.seed, 12]).permutation(len(rows))
+        _, kind, shape = question.payload_form
+        payload = b"".join(rows[i].released.payload for i in order)
+        values = np.frombuffer(payload, kind.newbyteorder("<")).astype(kind).reshape(len(rows), *shape)
+        count = round(self.share * len(rows))
+        if count:
+            values = np.concatenate([self._lies(question, values, count), values[count:]])
+        return Collected(Batch((request.release(question, values),), users=len(rows), duplicates=0))
 
     def publish(self, encoder: Path, splits: Sequence[str]) -> Encoding:
         raise Skipped("it would train the encoder again for every share of liars")
 
-    def _honest(self, request: Request) -> dict[Question, NDArray[Any]]:
-        """Return payloads of the users who answered every question of the request."""
-        results = []
-        for question in request.questions:
-            rows = self.of.rows.get((question.channel, request.digest(question.channel)), [])
-            results.append({row.key: row.released.payload for row in rows if row.released.stage == request.stage})
-        keys = sorted(set.intersection(*map(set, results)))
-        if len(keys) < 2:
-            raise Skipped("its ledgers do not hold the releases that the run's server asked for")
-        order = np.random.default_rng([self.of.target.seed, 12]).permutation(len(keys))
-        values = {}
-        for question, payloads in zip(request.questions, results, strict=True):
-            _, kind, shape = question.payload_form
-            payload = b"".join(payloads[keys[i]] for i in order)
-            values[question] = np.frombuffer(payload, kind.newbyteorder("<")).astype(kind).reshape(len(keys), *shape)
-        return values
-
-
-@dataclass(frozen=True, eq=False)
-class _Lies:
-    """Messages of liars in answer to a request.
-
-    Args:
-        attacked: The attacked arm.
-        request: The request.
-        honest: Releases of all users, by question.
-        count: Number of liars.
-        name: Name of the attack.
-    """
-
-    attacked: _Attacked
-    request: Request
-    honest: dict[Question, NDArray[Any]]
-    count: int
-    name: str
-
-    def of(self, question: Question) -> NDArray[Any]:
-        """Return the liars' payload for a question."""
-        if isinstance(question, VectorQuestion) and isinstance(question.mechanism, PrivUnit):
-            return self._vectors(question, question.mechanism)
-        if isinstance(question, LabelQuestion):
-            return self._wrong.astype(question.payload_form[1])
-        if isinstance(question, EmbeddingQuestion | TextQuestion):
-            return self._texts(question)
-        raise Skipped("its users release nothing that liars could choose")
-
-    @property
-    def _seed(self) -> int:
-        return self.attacked.target.seed
-
-    def _vectors(self, question: VectorQuestion, mechanism: PrivUnit) -> NDArray[Any]:
-        honest, codes = self.honest[question][self.count :], question.codes
-        mean = mechanism.decoded_mean(honest)
-        if self.name != _ADAPTIVE:
-            return poison.points(mechanism, -mean / np.linalg.norm(mean), self.count, self._seed)
-        rare = codes[int(np.argmin(codes @ mean.reshape(codes.shape[1], -1)[:, -1]))]  # of the class that fewest have
-        threshold = np.outer(rare, np.eye(question.projection.dim + 1)[-1]).ravel()
-        return self._adaptive(question, mechanism, (honest, mean), threshold)
+    def _lies(self, question: VectorQuestion, released: NDArray[Any], count: int) -> NDArray[Any]:
+        """Return the messages of `count` liars among users who released (n, D)."""
+        mechanism = question.mechanism
+        assert isinstance(mechanism, PrivUnit)
+        mean = mechanism.decoded_mean(released[count:])
+        if self.name == "poison-flip":
+            return poison.points(mechanism, -mean / np.linalg.norm(mean), count, self.target.seed)
+        return self._adaptive(question, mechanism, released, mean, count)
 
     def _adaptive(
-        self,
-        question: VectorQuestion,
-        mechanism: PrivUnit,
-        honest_users: tuple[NDArray[Any], NDArray[np.float64]],
-        threshold: NDArray[np.float64],
+        self, question: VectorQuestion, mechanism: PrivUnit, released: NDArray[Any], mean: FloatArray, count: int
     ) -> NDArray[Any]:
         """Return messages by which most public texts change their class, pushed against the mean, a class, or both.
 
-        `honest_users` are the honest users' releases and their mean.
+        `mean` (D,) is that of the honest users.
         """
-        public, (peers, mean) = self.attacked.ready.public, honest_users
+        public, peers, codes = self.target.prepared.public, released[count:], question.codes
         assert public.embeddings is not None
-        features, length = question.projection.apply(public.embeddings), question.codes.shape[1]
-        public_stand_in = self.attacked.target.setup.records == 1 and not public.elsewhere
+        rare = codes[int(np.argmin(codes @ mean.reshape(codes.shape[1], -1)[:, -1]))]  # of the class that fewest have
+        threshold = np.outer(rare, np.eye(question.projection.dim + 1)[-1]).ravel()
+        features, length = question.projection.apply(public.embeddings), codes.shape[1]
+        public_stand_in = self.target.setup.records == 1 and not public.elsewhere
         honest = honest_moment(mechanism, features if public_stand_in else None, length)
-        users, simplex = len(self.honest[question]), simplex_codes(len(question.codes))
+        users, simplex = len(released), simplex_codes(len(codes))
 
-        def classes(of: NDArray[np.float64]) -> IntArray:
+        def classes(of: FloatArray) -> IntArray:
             noise = question.clip**2 * mean_noise(mechanism, users=users)
-            rows = users * self.attacked.target.training.records
-            moment = of_users(question.clip * of, noise, users=rows, codes=question.codes)
+            records = users * self.target.experiment.training.records
+            moment = of_users(question.clip * of, noise, users=records, codes=codes)
             weight, bias = linear_head(features, simplex, users=moment)
             result: IntArray = (features @ weight + bias).argmax(axis=1)
             return result
 
         base_classes = classes(mean)
 
-        def changed(of: NDArray[np.float64]) -> float:
+        def changed(of: FloatArray) -> float:
             return float(np.mean(classes(of) != base_classes))
 
         def harm(lies: NDArray[Any]) -> float:
             return changed(robust_mean(mechanism, np.concatenate([lies, peers]), honest, length).mean)
 
-        share = self.count / users
+        share = count / users
         reach = share * poison.unseen(share, users, mechanism.dim) / mechanism.scale
         flip = -mean / np.linalg.norm(mean)
         direction = poison.worst_direction(
@@ -269,42 +196,5 @@ class _Lies:
             honest,
             reach,
         )
-        return poison.strongest(mechanism, direction, self.count, self._seed, honest=honest, users=users, harm=harm)
-
-    @cached_property
-    def _chosen(self) -> IntArray:
-        """Return rows of public text, one for each liar."""
-        return np.arange(self.count) % len(self.attacked.ready.public.texts)
-
-    @cached_property
-    def _wrong(self) -> IntArray:
-        """Return a wrong class for each liar's text, by the model of honest users."""
-        public, classes = self.attacked.ready.public, len(self.attacked.ready.public.classes)
-        rows = sorted(set(self._chosen.tolist()))
-        guesses = self.attacked.honest.classify([public.texts[i] for i in rows])
-        return (guesses[np.searchsorted(rows, self._chosen)] + 1) % classes
-
-    def _texts(self, question: EmbeddingQuestion | TextQuestion) -> NDArray[Any]:
-        """Return public texts: embeddings without noise; texts by the protocol."""
-        public = self.attacked.ready.public
-        if isinstance(question, TextQuestion):
-            return self._drawn(question, [public.texts[i] for i in self._chosen])
-        assert public.embeddings is not None
-        embeddings = np.asarray(public.embeddings)[self._chosen]
-        grid = question.mechanism.grid
-        if grid is None:
-            return self._drawn(question, embeddings)
-        return grid.encode(question.projection.apply(embeddings))
-
-    def _drawn(self, question: Question, values: Any) -> NDArray[Any]:
-        liars = np.arange(self.count, dtype=np.int64)
-        model = getattr(self.attacked.ready.public.rewriter, "masked_lm", None)
-        return draw(
-            question,
-            values,
-            liars,
-            np.zeros_like(liars),
-            stage="attack-poison",
-            streams=SimulationStreams(self._seed),
-            masked_lm=model,
-        )
+        seed = self.target.seed
+        return poison.strongest(mechanism, direction, count, seed, honest=honest, users=users, harm=harm)

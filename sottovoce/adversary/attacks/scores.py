@@ -1,19 +1,41 @@
-"""Scores of attacks on a run's releases, compared with the truth: the counterpart of `simulations.run.evaluation`."""
+"""Scores of attacks on a run's releases, compared with the truth, with exact intervals and alarms above a bound.
+
+Success is Σ w_i·x_i / Σ w_i of n texts (users, records) whose x_i lie between 0 and 1. If all weights are equal and x_i
+is a right or wrong guess, its tail is the binomial one (Clopper and Pearson 1934). It holds also for guesses with
+different probabilities (Hoeffding 1956). Otherwise let a_i = w_i / max w and c their mean. If the mean is b < s,
+success is s with probability at most exp(-n·KL(c·s, c·b)). This follows from e^(λ·a·x) <= 1 + a·x·(e^λ - 1), whose
+geometric mean over i is below the arithmetic one, with Chernoff's choice of λ. Neither bound needs a large sample.
+
+A row *alarms* if its success, under its theorem, would have a probability below FAMILY, divided by the rows that have a
+bound (Bonferroni). So a run of a sound mechanism alarms at all with probability at most FAMILY.
+
+The x_i are assumed independent, given the texts. Rows of a linkage share the releases that they choose from, and the
+weights of F1 include guessed words. For these two the level is approximate.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import betainc, rel_entr
 
 from mechanisms.vocabulary import NOTHING
+from simulations.analysis.attack_results import FAMILY
+from sottovoce.adversary.estimators.audit import high, low
 from sottovoce.adversary.estimators.membership import threshold
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
+#: Confidence level of the intervals beside results, each by itself.
+_LEVEL = 0.95
 #: Largest weight of observations that are shares. Weight 1 means that each is right or wrong, with a binomial tail.
 _SHARES = 1 - 1e-9
 
@@ -28,8 +50,8 @@ class Rate:
     Args:
         success: Success rate.
         error: Standard error.
-        observations: n of `adversary.attacks.intervals`.
-        weight: c of `adversary.attacks.intervals`.
+        observations: n.
+        weight: c; 1 if all weights are equal and each guess is right or wrong.
     """
 
     success: float
@@ -70,12 +92,11 @@ def rate(guesses: IntArray, truth: IntArray, where: NDArray[np.bool_]) -> Rate:
     """Return the success rate on the scored tokens.
 
     Args:
-        guesses: Guesses (n, L), or (n, L, k) of which one must be right.
+        guesses: Guesses (n, L).
         truth: True words (n, L).
         where: Tokens to score (n, L).
     """
-    right = (guesses == truth) if guesses.ndim == 2 else (guesses == truth[:, :, None]).any(axis=2)
-    hits, tokens = (right & where).sum(axis=1), where.sum(axis=1)
+    hits, tokens = ((guesses == truth) & where).sum(axis=1), where.sum(axis=1)
     success = hits.sum() / tokens.sum()
     error = float(math.sqrt(((hits - success * tokens) ** 2).sum()) / tokens.sum())
     share = float(tokens.mean() / tokens.max())
@@ -188,23 +209,15 @@ def _error(values: FloatArray) -> float:
 # --- membership
 
 
-BoolArray = NDArray[np.bool_]
-
-
 def balanced(guesses: BoolArray, members: BoolArray) -> Rate:
     """Return balanced accuracy: the mean of the shares of members and of others that are guessed right.
 
     Args:
         guesses: Guesses (n,).
         members: Truth (n,).
-
-    Raises:
-        ValueError: Members or others are missing.
     """
     right = guesses == members
     kinds = [right[members], right[~members]]
-    if not all(map(len, kinds)):
-        raise ValueError("balanced accuracy: members and others are needed")
     error = math.sqrt(sum(kind.var() / len(kind) for kind in kinds)) / 2
     return Rate(
         float(np.mean([kind.mean() for kind in kinds])), error, len(right), 2 * min(map(len, kinds)) / len(right)
@@ -222,24 +235,10 @@ def area(evidence: FloatArray, members: BoolArray) -> Rate:
     return Rate(float(wins.mean()), math.sqrt(spread), min(len(member_scores), len(nonmember_scores)))
 
 
-def precision(evidence: FloatArray, members: BoolArray) -> float:
-    """Return the average precision of the evidence (area under the precision-recall curve).
-
-    A random guess has the share of members.
-    """
-    from sklearn.metrics import average_precision_score  # a second, for these attacks alone
-
-    return float(average_precision_score(members, evidence))
-
-
 def found_at(evidence: FloatArray, members: BoolArray, rate: float) -> float:
     """Return the share of members found if at most a share `rate` of the others is taken for members."""
     nonmember_scores = np.sort(evidence[~members])[::-1]
     return float((evidence[members] > nonmember_scores[int(rate * len(nonmember_scores))]).mean())
-
-
-#: Share of the other records that may be taken for members in `found_at`.
-FALSE_ALARMS = 0.01
 
 
 def of_members(
@@ -259,17 +258,81 @@ def of_members(
         for kind in (members, ~members):
             mask[np.flatnonzero(kind)[1::2]] = False
         cut = threshold(evidence[~mask], members[~mask])
-    auc, auprc = area(evidence, members), precision(evidence, members)
-    share = found_at(evidence, members, FALSE_ALARMS)
-    note = (
-        f"AUC {auc.success:.3f} ± {auc.error:.3f}, AUPRC {auprc:.3f}; {share:.3f} found at {FALSE_ALARMS:.0%} false "
-        "alarms"
-    )
+    auc, share = area(evidence, members), found_at(evidence, members, 0.01)
+    note = f"AUC {auc.success:.3f} ± {auc.error:.3f}; {share:.3f} found at 1% false alarms"
     details = {
         "auc": auc.success,
         "auc_error": auc.error,
-        "auprc": auprc,
         "found_at_1_percent": share,
         "scored": int(mask.sum()),
     }
     return balanced(evidence[mask] > cut, members[mask]), note, details
+
+
+# --- intervals and alarms
+
+
+def beyond(success: float, observations: int, weight: float, bound: float) -> float:
+    """Return an upper bound of the probability of this success or a larger one, if its mean is at most `bound`.
+
+    Args:
+        success: Success of the attack.
+        observations: n.
+        weight: c; 1 if all weights are equal and each guess is right or wrong.
+        bound: Bound of the theorem.
+    """
+    if success <= bound:
+        return 1.0
+    if bound <= 0:
+        return 0.0
+    if _counts(success, observations, weight):
+        right = round(success * observations)
+        return float(betainc(right, observations - right + 1, bound))  # binomial probability of at least as many
+    return math.exp(-observations * _apart(success * weight, bound * weight))
+
+
+def interval(success: float, observations: int, weight: float, level: float = _LEVEL) -> tuple[float, float]:
+    """Return the smallest and the largest mean that fit this success, with (1 - level)/2 on each side.
+
+    Args:
+        success: Success of the attack.
+        observations: n.
+        weight: c; 1 if all weights are equal and each guess is right or wrong.
+        level: Confidence level.
+    """
+    side = (1 - level) / 2
+    if _counts(success, observations, weight):
+        right = round(success * observations)
+        return float(low(right, observations, side)), float(high(right, observations, side))
+    return _lowest(success, observations, weight, side), 1 - _lowest(1 - success, observations, weight, side)
+
+
+def judged(entries: Sequence[dict[str, Any]], family: float = FAMILY) -> list[dict[str, Any]]:
+    """Return the entries, each with its `interval`, and with `alarm` if its success is above `bound` beyond chance."""
+    bounded = [e for e in entries if e["bound"] is not None and e["bound"] < 1]
+    results = []
+    for e in entries:
+        counts = e["success"], e["observations"], e["weight"]
+        alarm = any(e is item for item in bounded) and beyond(*counts, e["bound"]) < family / len(bounded)
+        results.append(e | {"interval": list(interval(*counts)), "alarm": alarm})
+    return results
+
+
+def _counts(success: float, observations: int, weight: float) -> bool:
+    """Return True if all weights are equal, and guesses are right or wrong."""
+    right = success * observations
+    return weight == 1 and abs(right - round(right)) < 1e-6
+
+
+def _apart(s: float, b: float) -> float:
+    """Return the KL divergence of coins of s and b."""
+    return float(rel_entr(s, b) + rel_entr(1 - s, 1 - b))
+
+
+def _lowest(success: float, observations: int, weight: float, side: float) -> float:
+    s, limit = success * weight, -math.log(side) / observations
+    if s <= 0:
+        return 0.0
+    if _apart(s, s * 1e-12) < limit:
+        return 0.0
+    return float(brentq(lambda b: _apart(s, b) - limit, s * 1e-12, s)) / weight

@@ -1,21 +1,52 @@
-"""Target of an attack: one arm of a finished run."""
+"""Target of an attack: one arm of a finished run, its releases, the server's knowledge, and the truth for scores."""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from client.node import Node
-from simulations.corpora.corpus import Split
+from client.store.ledger import Ledger, LedgerError, LedgerRow
+from mechanisms.channels import EMBEDDING, LABEL, TEXT
+from mechanisms.guarantee import Guarantee
+from mechanisms.mechanism import parameters
+from mechanisms.messages.questions import EmbeddingQuestion, Projection
+from mechanisms.pieces import Text
+from server.maps import FILE, Maps
+from server.protocols.models import ASKED, ENCODER, STUDENT
+from server.training.noise import sanitize_public
+from simulations.artifacts.public import CachedEncoder
+from simulations.corpora.corpus import Corpus, Split
 from simulations.corpora.parts import load_split
-from simulations.experiment import Arm, ArmSetup, EncoderConfig
-from simulations.experiment.sections import Data, Population, TrainingConfig
+from simulations.errors import UserError
+from simulations.experiment import Arm, ArmSetup, Experiment, embedding_mechanism, load, slug
+from simulations.experiment.result import ArmResult, arms_of
+from simulations.run.population import late
+from simulations.run.prepare import Prepared, prepare
 from sottovoce.adversary.attacks.scores import Rate
 
 log = logging.getLogger(__name__)
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: Least number of records of each kind in membership inference: if half of them are scored, the standard error of a
+#: coin is .09.
+LEAST = 30
+
+
+@lru_cache(maxsize=1)
+def prepared(run: Path) -> Prepared:
+    """Return the run's data, and what its server learns from the public part, computed once for all attacks."""
+    return prepare(load(run / "experiment.toml"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,13 +59,8 @@ class Target:
 
     Args:
         run: Folder of the run.
+        experiment: Experiment of the run.
         setup: Arm of the experiment.
-        seed: Seed of the experiment.
-        data: Table [data] of the experiment.
-        population: Table [population].
-        encoder: Table [encoder].
-        training: Table [training].
-        clear: Name of a reference arm of the experiment whose texts leave unchanged, if there is one.
         nodes: Nodes of the run, with their ledgers and the truth.
         limit: Most texts to attack.
         masked_lm: Checkpoint with a prediction head, for attacks that need one; None for that of the run, if it has
@@ -45,15 +71,10 @@ class Target:
     """
 
     run: Path
+    experiment: Experiment
     setup: ArmSetup
-    seed: int
-    data: Data
-    population: Population
-    encoder: EncoderConfig
-    training: TrainingConfig
-    clear: str | None
     nodes: list[Node]
-    limit: int
+    limit: int = 500
     masked_lm: Path | None = None
     attributes: tuple[str, ...] = ()
     shadows: int | None = None
@@ -64,9 +85,29 @@ class Target:
         """Return the arm of the experiment."""
         return self.setup.arm
 
+    @property
+    def seed(self) -> int:
+        """Return the seed of the experiment."""
+        return self.experiment.seed
+
+    @property
+    def model(self) -> Path:
+        """Return the folder of the arm's model."""
+        return self.run / "models" / slug(self.arm.name)
+
+    @property
+    def prepared(self) -> Prepared:
+        """Return the run's data, and what its server learns from the public part."""
+        return prepared(self.run)
+
     def split(self) -> Split:
         """Return the parts of the run's data, before users are chosen."""
-        return load_split(self.data, self.population, self.seed)[0]
+        return load_split(self.experiment.data, self.experiment.population, self.seed)[0]
+
+    def arm_results(self) -> dict[str, ArmResult]:
+        """Return the results of the run by arm; none if the run has none."""
+        path = self.run / "results.json"
+        return {arm.name: arm for arm in arms_of(json.loads(path.read_text("utf-8")))} if path.is_file() else {}
 
 
 class Skipped(Exception):
@@ -126,13 +167,7 @@ class Result:
 def collect(
     names: Iterable[str], attack: Callable[[str], Iterable[Result]], *, on: str
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the entries of attack(name) for each name, and a line for each that raises Skipped.
-
-    Args:
-        names: Names of attacks.
-        attack: Function from a name to results.
-        on: Name of the target.
-    """
+    """Return the entries of attack(name) for each name, and a line for each that raises Skipped."""
     entries: list[dict[str, Any]] = []
     skipped: list[str] = []
     for name in names:
@@ -144,3 +179,330 @@ def collect(
         except Skipped as reason:
             skipped.append(f"{name} on {on}: {reason}")
     return entries, skipped
+
+
+# --- releases
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a node's ledger.
+
+    Args:
+        node: Node.
+        released: Row of its ledger.
+    """
+
+    node: Node
+    released: LedgerRow
+
+    @property
+    def split(self) -> str:
+        """Return the split of the release, "train" or "test"."""
+        return "train" if self.released.stage.startswith("train") else "test"
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Return the user and the record."""
+        return self.released.user, self.released.record
+
+
+def rows_of(target: Target, channel: str | None = None) -> list[Row]:
+    """Return every release of the arm on a channel, by user, record and stage.
+
+    Args:
+        target: Attacked arm.
+        channel: Name of the channel; None for all channels.
+
+    Raises:
+        UserError: A ledger cannot be read.
+    """
+    results = []
+    for node in target.nodes:
+        path = node.folder / f"ledger-{slug(target.arm.name)}.sqlite"
+        if not path.is_file():
+            continue
+        try:
+            with Ledger(path, durable=False) as ledger:
+                results += [Row(node, row) for row in ledger.rows() if channel in (None, row.channel)]
+        except LedgerError as error:
+            raise UserError(f"{path}: {error}") from error
+    return sorted(results, key=lambda row: (*row.key, row.released.stage))
+
+
+def attacked(target: Target, rows: Sequence[Row], what: str) -> list[Row]:
+    """Return the releases to attack: those of training users, otherwise of test users; at most `target.limit`.
+
+    Raises:
+        UserError: There are fewer than two.
+    """
+    result = [row for row in rows if row.split == "train"] or list(rows)
+    if len(result) < 2:
+        raise UserError(f'{target.run}: arm "{target.arm.name}" has fewer than two released {what}')
+    return [result[i] for i in np.sort(shuffled(target, len(result))[: target.limit])]
+
+
+def shuffled(target: Target, n: int) -> np.ndarray:
+    """Return 0..n-1 in an order that the study's seed determines."""
+    return np.random.default_rng([target.seed, 6]).permutation(n)
+
+
+def texts_of(target: Target, rows: Sequence[Row]) -> list[Text]:
+    """Return the texts, or pairs, that releases were drawn from.
+
+    Raises:
+        UserError: A node does not hold one of them.
+    """
+    texts: dict[tuple[int, int], Text] = {}
+    for node, split in {(row.node.folder, row.split): (row.node, row.split) for row in rows}.values():
+        shard = node.shard(split)
+        keys = zip(shard.users.tolist(), shard.records.tolist(), strict=True)
+        texts |= dict(zip(keys, shard.texts, strict=True))
+    for row in rows:
+        if row.key not in texts:
+            raise UserError(f"{target.run}: user {row.key[0]} has released a text that its node does not hold")
+    return [texts[row.key] for row in rows]
+
+
+def written_by_another(row: Row, arm: str, guarantee: Guarantee) -> UserError:
+    """Return the error for a release that the arm cannot have made by its experiment file.
+
+    Args:
+        row: Release.
+        arm: Name of the arm.
+        guarantee: Guarantee of the arm's mechanism. If it differs from the release's only in the samplers' error,
+            another version made the release.
+    """
+    path, guarantee_of_row = row.node.folder / f"ledger-{slug(arm)}.sqlite", row.released.guarantee
+    same_numerics = replace(
+        guarantee_of_row, numeric_epsilon=guarantee.numeric_epsilon, numeric_delta=guarantee.numeric_delta
+    )
+    if guarantee_of_row != guarantee == same_numerics:
+        return UserError(
+            f"{path}: was written by a version of Sottovoce with other samplers; attack the run with that one, which "
+            "results.json names"
+        )
+    return UserError(f'{path}: was not written by arm "{arm}" as experiment.toml describes it')
+
+
+# --- knowledge of the server
+
+
+@dataclass(frozen=True, eq=False)
+class Knowledge:
+    """Knowledge of the server about an arm's releases.
+
+    Args:
+        texts: Texts of the public part.
+        embeddings: Their embeddings (p, m).
+        encoder: Encoder of the users.
+        checkpoint: Checkpoint of the encoder, for its tokens and its lower layers.
+        maps: Maps of the releases.
+        mechanism: Mechanism of the releases.
+        seed: Seed of simulated draws.
+    """
+
+    texts: list[Text]
+    embeddings: FloatArray
+    encoder: CachedEncoder
+    checkpoint: str | Path
+    maps: Maps
+    mechanism: Any
+    seed: int
+
+    @cached_property
+    def points(self) -> FloatArray:
+        """Return the mechanism's inputs for the public texts, unit rows (p, m')."""
+        return self.maps.project(self.embeddings)
+
+    def encoded(self, texts: Sequence[Text]) -> NDArray[np.float32]:
+        """Return full-width embeddings (n, m)."""
+        return self.encoder.embed(texts)
+
+    def drawn(self, count: int) -> FloatArray:
+        """Return simulated releases of the public texts on the public quantizer, (count, p, m')."""
+        rows = [sanitize_public(self.mechanism, self.points, seed=self.seed, stage=f"attack-{i}") for i in range(count)]
+        draws, grid = np.stack(rows), self.mechanism.grid
+        return draws if grid is None else grid.decode(grid.encode(draws))
+
+
+def knowledge(target: Target, row: Row) -> Knowledge:
+    """Return the server's knowledge at the request behind a release: the maps whose digest is the release's.
+
+    Raises:
+        UserError: There are no such maps.
+    """
+    public, folder = target.prepared.public, target.model
+    checkpoint: str | Path
+    if (folder / ENCODER).is_dir():  # the run has trained it for these releases
+        encoder = CachedEncoder(folder / ENCODER)
+        checkpoint = folder / STUDENT if (folder / STUDENT).is_dir() else folder
+        embeddings = encoder.embed(public.texts)
+    else:
+        assert isinstance(public.encoder, CachedEncoder) and public.embeddings is not None
+        encoder, checkpoint, embeddings = public.encoder, target.experiment.encoder.model, public.embeddings
+        if target.experiment.encoder.fine_tune_on_public:
+            checkpoint = encoder.folder / "checkpoint"
+    mechanism = None
+    for maps in maps_sent(folder):
+        assert target.arm.embedding is not None
+        mechanism = embedding_mechanism(target.arm.embedding, maps.dim)
+        if _digest(target, row, encoder, maps, mechanism) == row.released.digest:
+            return Knowledge(
+                list(public.texts), embeddings.astype(np.float64), encoder, checkpoint, maps, mechanism, target.seed
+            )
+    if mechanism is None:
+        raise UserError(f"{folder}: holds no maps; this arm's model is gone")
+    raise written_by_another(row, target.arm.name, mechanism.guarantee)
+
+
+def maps_sent(model: Path) -> Iterator[Maps]:
+    """Yield the maps that test users received, and those that training users received."""
+    for folder in (model, model / ASKED):
+        if (folder / FILE).is_file():
+            yield Maps.load(folder)
+
+
+def _digest(target: Target, row: Row, encoder: CachedEncoder, maps: Maps, mechanism: Any) -> str:
+    projection = Projection(encoder.identity, maps.mean, maps.m1)
+    question = EmbeddingQuestion(parameters(mechanism), projection=projection, classes=maps.classes)
+    return question.digest(row.split)
+
+
+def values(row: Row, mechanism: Any) -> FloatArray:
+    """Return the released coordinates, (m',)."""
+    grid = mechanism.grid
+    kind = np.dtype(np.float32 if grid is None else grid.dtype).newbyteorder("<")
+    codes = np.frombuffer(row.released.payload, dtype=kind)
+    return codes.astype(np.float64) if grid is None else grid.decode(codes)
+
+
+# --- members and others
+
+
+@dataclass(frozen=True, eq=False)
+class Delivered:
+    """Releases of an arm's training users that the server has.
+
+    Args:
+        held: Text of each (user, record), for the truth alone.
+        stage: Name of the stage.
+        z: Released embeddings (n, m'); None without this channel.
+        w: Released texts (n, L), as numbers of words; None without this channel.
+        y: Released labels (n,); None without this channel.
+    """
+
+    held: dict[tuple[int, int], Text]
+    stage: str
+    z: NDArray[np.float64] | None = None
+    w: IntArray | None = None
+    y: IntArray | None = None
+
+    def rows(self, target: Target) -> IntArray:
+        """Return the rows of the run's training part that were delivered.
+
+        Raises:
+            Skipped: The nodes hold other texts than the experiment's data have now.
+        """
+        held = target.prepared.held
+        keys = zip(held.holders.users.tolist(), held.holders.records.tolist(), strict=True)
+        results = []
+        for row, (key, text) in enumerate(zip(keys, held.train.texts, strict=True)):
+            if key in self.held:
+                if self.held[key] != text:
+                    break
+                results.append(row)
+        if len(results) < len(self.held):
+            raise Skipped("the experiment's data are not those that the run was made with; who was a member is unknown")
+        return np.array(results, dtype=np.int64)
+
+
+def arrived(target: Target, channel: str) -> list[Row]:
+    """Return the training users' releases on a channel that the server has.
+
+    Raises:
+        Skipped: There are none.
+    """
+    results = target.arm_results()
+    if target.arm.name in results and not results[target.arm.name].delivered:
+        raise Skipped("no training user's release was delivered")
+    training_rows = [row for row in rows_of(target) if row.split == "train"]
+    rows = _in_time(target, [row for row in training_rows if row.released.channel == channel])
+    if not rows:
+        if not training_rows:
+            raise Skipped("no training user has released anything")
+        channels = " and ".join(sorted({row.released.channel for row in training_rows}))
+        raise Skipped(f"what its training users released ({channels}) is not what this attack reads ({channel})")
+    return rows
+
+
+def delivered(target: Target) -> Delivered | None:
+    """Return the training users' releases that reached the server; None if the protocol has none.
+
+    Raises:
+        Skipped: The users released nothing that membership attacks read. The message names what they released.
+    """
+    arm = target.arm
+    if not target.setup.protocol.private:
+        return None
+    rows = arrived(target, (EMBEDDING if arm.text is None else TEXT).name)
+    w = z = y = None
+    if arm.text is not None:
+        w = np.stack([np.frombuffer(row.released.payload, dtype="<i4") for row in rows]).astype(np.int64)
+    else:
+        assert arm.embedding is not None
+        mechanism = embedding_mechanism(arm.embedding, 2)  # the encoding of numbers does not depend on m'
+        z = np.stack([values(row, mechanism) for row in rows])
+    labels = {(row.key, row.released.stage): row.released.payload for row in rows_of(target, LABEL.name)}
+    if all((row.key, row.released.stage) in labels for row in rows):
+        text = b"".join(labels[row.key, row.released.stage] for row in rows)
+        y = np.frombuffer(text, dtype="<i2").astype(np.int64)
+    texts = dict(zip((row.key for row in rows), texts_of(target, rows), strict=True))
+    return Delivered(texts, ", ".join(sorted({row.released.stage for row in rows})), z, w, y)
+
+
+def _in_time(target: Target, rows: list[Row]) -> list[Row]:
+    """Return the rows without users who were late at their stage."""
+    result = []
+    for stage in sorted({row.released.stage for row in rows}):
+        stage_rows = [row for row in rows if row.released.stage == stage]
+        users = np.array([row.key[0] for row in stage_rows], dtype=np.int64)
+        people, person = np.unique(users, return_inverse=True)
+        absent = late(people, probability=target.experiment.population.late, stage=stage, seed=target.seed)[person]
+        result += [row for row, absence in zip(stage_rows, absent, strict=True) if not absence]
+    return result
+
+
+def members_and_others(target: Target, inside: IntArray) -> tuple[Corpus, Corpus, np.random.Generator]:
+    """Return as many members as other records, and the generator that picked them.
+
+    Args:
+        target: Attacked arm; its limit applies to each kind.
+        inside: Rows of the members in the training part.
+
+    Raises:
+        Skipped: There are too few records.
+    """
+    train, nonmembers = target.prepared.held.train, _others(target)
+    n = min(target.limit, len(inside), len(nonmembers))
+    if n < LEAST:
+        raise Skipped(
+            f"needs {LEAST} training records and as many others; there are {len(inside)} and {len(nonmembers)}, and "
+            f"--limit is {target.limit}"
+        )
+    rng = np.random.default_rng([target.seed, 7])
+    return train.take(rng.permutation(inside)[:n]), nonmembers.take(rng.permutation(len(nonmembers))[:n]), rng
+
+
+def _others(target: Target) -> Corpus:
+    """Return texts that nobody released: private texts without a user if there are enough, otherwise test texts."""
+    held = target.prepared.held
+    texts = set(held.train.texts)
+    for corpus in (target.split().train, held.test):
+        first: dict[Any, int] = {}
+        for row, text in enumerate(corpus.texts):
+            if text not in texts:
+                first.setdefault(text, row)
+        if len(first) >= min(target.limit, len(texts)):
+            break
+    return corpus.take(np.array(list(first.values()), dtype=np.int64))

@@ -19,20 +19,27 @@ from numpy.typing import NDArray
 from client.models import language_models, texts
 from client.models import vocabulary as vocabularies
 from client.models.tokens import padded_word_ids
-from client.node import NODE, Node
+from client.node import NODE
 from mechanisms.catalogue import admit
 from mechanisms.pieces import Text
 from mechanisms.streams import SimulationStreams
-from mechanisms.vocabulary import NOTHING
 from mechanisms.words.text import TextMechanism
 from simulations.errors import UserError
-from simulations.experiment import BOTH, Arm, text_mechanism
+from simulations.experiment import BOTH, text_mechanism
 from simulations.progress import prefixed
-from sottovoce.adversary.attacks import releases, scores
-from sottovoce.adversary.attacks.target import Result, Skipped, Target, collect
+from sottovoce.adversary.attacks import scores
+from sottovoce.adversary.attacks.target import (
+    Result,
+    Skipped,
+    Target,
+    attacked,
+    collect,
+    rows_of,
+    texts_of,
+    written_by_another,
+)
 from sottovoce.adversary.estimators import context, linkage, tokens
-from sottovoce.adversary.estimators.channel import Channel
-from sottovoce.adversary.estimators.sequences import Table
+from sottovoce.adversary.estimators.channel import Channel, Table
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +103,7 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
     text, language_model = mechanism_of(target)
     releases_of_arm = held_of(target, text)
     log.info(f"{target.arm.name}: {len(releases_of_arm.texts):,} released texts of stage {releases_of_arm.stage}")
-    attack = _Words(target, text, releases_of_arm, language_model, tuple(names))
+    attack = _Words(target, text, releases_of_arm, language_model)
     return collect(names, lambda name: [attack.result(name)], on=target.arm.name)
 
 
@@ -106,31 +113,33 @@ def mechanism_of(target: Target) -> tuple[TextMechanism, Path | None]:
     Raises:
         UserError: The run has no vocabulary, or the mechanism cannot be built.
     """
-    words, language_model = _installed(target.nodes)
-    return _mechanism(target.arm, words, language_model), language_model
-
-
-def _installed(nodes: list[Node]) -> tuple[Any, Path | None]:
-    """Return the vocabulary of the run's nodes, and the folder of their masked language model."""
-    folder = nodes[0].vocabulary_folder
-    if folder is None:
-        raise UserError(f"{nodes[0].folder}: has no vocabulary; its users released no texts")
-    try:
-        return vocabularies.load_cached(folder), nodes[0].masked_lm
-    except ValueError as error:
-        raise UserError(f"{nodes[0].folder / NODE}: {error}") from error
-
-
-def _mechanism(arm: Arm, words: Any, language_model: Path | None) -> TextMechanism:
+    node, arm, model = target.nodes[0], target.arm, None
+    if node.vocabulary_folder is None:
+        raise UserError(f"{node.folder}: has no vocabulary; its users released no texts")
     assert arm.text is not None
-    model = None
+    try:
+        words, language_model = vocabularies.load_cached(node.vocabulary_folder), node.masked_lm
+    except ValueError as error:
+        raise UserError(f"{node.folder / NODE}: {error}") from error
     try:
         kind = admit(arm.text["mechanism"])
         if language_model is not None and getattr(kind, "reads", None):
             model = language_models.said(kind, language_models.load(language_model, language_models.kind_of(kind)))
-        return text_mechanism(arm.text, words, model=model)
+        return text_mechanism(arm.text, words, model=model), language_model
     except ValueError as error:
         raise UserError(f'arm "{arm.name}": text: {error}') from error
+
+
+def channel_of(target: Target, text: TextMechanism) -> Channel:
+    """Return the distribution of a released word.
+
+    Raises:
+        Skipped: It depends on more than the word in its place.
+    """
+    try:
+        return Channel(text, target.seed)
+    except ValueError as error:
+        raise Skipped(str(error)) from error
 
 
 def held_of(target: Target, text: TextMechanism) -> Held:
@@ -139,12 +148,12 @@ def held_of(target: Target, text: TextMechanism) -> Held:
     Raises:
         UserError: There are none.
     """
-    rows = [row for row in releases.of_arm(target, "text") if target.arm.perturb in (BOTH, row.split)]
+    rows = [row for row in rows_of(target, "text") if target.arm.perturb in (BOTH, row.split)]
     for row in rows:
         if not row.released.guarantee.agrees(text.guarantee) or len(row.released.payload) != 4 * text.positions:
-            raise releases.written_by_another(row, target.arm.name, text.guarantee)
-    sample = releases.attacked(target, rows, "texts")
-    texts_ = releases.texts_of(target, sample)
+            raise written_by_another(row, target.arm.name, text.guarantee)
+    sample = attacked(target, rows, "texts")
+    texts_ = texts_of(target, sample)
     payload = b"".join(row.released.payload for row in sample)
     return Held(
         stage=", ".join(sorted({row.released.stage for row in sample})),
@@ -158,13 +167,12 @@ def held_of(target: Target, text: TextMechanism) -> Held:
 
 @dataclass(frozen=True, eq=False)
 class _Words:
-    """Attacks `names` on the texts of one arm."""
+    """Attacks on the texts of one arm."""
 
     target: Target
     text: TextMechanism
     held: Held
     language_model: Path | None
-    names: tuple[str, ...]
 
     def result(self, name: str) -> Result:
         """Return one attack's result; raise Skipped if it does not apply."""
@@ -196,15 +204,14 @@ class _Words:
 
     def _bayes(self) -> Result:
         guesses, channel = self._decoded, self._channel
-        of_5 = self._rate(tokens.guessed(self.held.released, guesses.top)).success
         law = "exact" if channel.exact else f"estimated, {channel.draws} draws of each word"
         return self._tokens(
             "bayes",
             self._guesses("bayes"),
             alone=True,
             expected=guesses.expected(self._frequencies),
-            note=f"{of_5:.3f} among 5 guesses" + ("" if channel.exact else f"; law {law}"),
-            more={"best_under_prior": float(guesses.best[0]), "success_of_5": of_5, "law": law},
+            note="" if channel.exact else f"law {law}",
+            more={"best_under_prior": float(guesses.best[0]), "law": law},
         )
 
     def _strongest(self) -> Result:
@@ -325,60 +332,27 @@ class _Words:
 
     @cached_property
     def _channel(self) -> Channel:
-        try:
-            return Channel(self.text, self.target.seed)
-        except ValueError as error:
-            raise Skipped(str(error)) from error
-
-    @property
-    def _decoded(self) -> tokens.Decoded:
-        return self._read[0]
+        return channel_of(self.target, self.text)
 
     @cached_property
-    def _read(self) -> tuple[tokens.Decoded, linkage.Evidence | None]:
-        """Return decoded words and the evidence of linkage (if requested), in one pass over every word's distribution.
-
-        Words are decoded under the public prior, for the guesses, and under the true frequencies, for the scores.
-        """
-        priors = np.stack([self._prior, self._frequencies])
-        released, pairs = self.held.released, self._pairs() if "linkage" in self.names else None
-        word_ids, add_pairs = np.unique(released[released != NOTHING]), None if pairs is None else pairs.add
+    def _decoded(self) -> tokens.Decoded:
+        """Return decoded words under the public prior, for the guesses, and the true frequencies, for the scores."""
         with prefixed(f"{self.target.arm.name}: bayes: "):
-            guesses = tokens.decode(self._channel, priors, wanted=word_ids, also=add_pairs)
-        return guesses, pairs
+            return tokens.decode(self._channel, np.stack([self._prior, self._frequencies]))
 
     # --- linkage
 
-    @property
-    def _linked(self) -> linkage.Evidence:
-        """Return the evidence of linkage, from the pass of decoding if that is made."""
-        channel = self._channel
-        if {"bayes", "copy"} & set(self.names):
-            _, pairs = self._read
-            assert pairs is not None
-            return pairs
-        pairs = self._pairs()
-        for x, y, logs in channel.blocks(np.arange(channel.size + 1)):
-            pairs.add(x, y, logs)
-        return pairs
-
-    def _pairs(self) -> linkage.Evidence:
-        """Return released texts and another draw of each, without evidence yet."""
-        n = min(len(self.held.texts), _LINKED)
-        records = self.held
-        draws = texts.draw(
+    def _linkage(self) -> Result:
+        n, records = min(len(self.held.texts), _LINKED), self.held
+        second_draw = texts.draw(
             self.text,
             records.texts[:n],
             records.users[:n],
             records.records[:n],
             streams=SimulationStreams(self.target.seed),
             stage="attack-linkage",
-        )
-        second_draw = draws.astype(np.int64)
-        return linkage.Evidence(self._public_prior(_UNKNOWN), self.held.released[:n], second_draw)
-
-    def _linkage(self) -> Result:
-        evidence, n = self._linked.scores(self.text), min(len(self.held.texts), _LINKED)
+        ).astype(np.int64)
+        evidence = linkage.scores(self._channel, self._public_prior(_UNKNOWN), records.released[:n], second_draw)
         area, bound = scores.area_of_pairs(evidence), linkage.bound(self.text, n)
         return self._result(
             "linkage",

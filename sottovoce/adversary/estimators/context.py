@@ -12,7 +12,6 @@ N + t for words outside public text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from mechanisms.vocabulary import NOTHING
-from sottovoce.adversary.estimators.sequences import Table
+from sottovoce.adversary.estimators.channel import Table
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -107,24 +106,14 @@ def guessed(chain: Chain, table: Table, released: IntArray) -> IntArray:
     """
     result = np.full(released.shape, NOTHING, dtype=np.int64)
     mask = chain.states < table.channel.size
-    for rows, forward, backward in _read(chain, table, released):
-        best = chain.states[mask][(forward * backward)[:, :, mask].argmax(axis=2)]
-        result[rows] = np.where(released[rows] == NOTHING, NOTHING, best)
-    return result
-
-
-def _read(chain: Chain, table: Table, released: IntArray) -> Iterator[tuple[slice, FloatArray, FloatArray]]:
-    """Yield some rows, and their forward and backward weights (n, L, s).
-
-    Each weight is up to a factor of the place. A place without a released word says nothing.
-    """
     rows, columns = table.of_words(chain.states), table.of_releases(released)
     likelihood = np.exp(table.logs[rows].T.astype(np.float64))  # (c + 2, s)
-    likelihood[-2:] = 1.0
+    likelihood[-2:] = 1.0  # a place without a released word says nothing
     length = released.shape[1]
     size = max(1, _ENTRIES // (len(chain.states) * max(1, length)))
     for at in range(0, len(released), size):
-        block = columns[at : at + size]
+        block, shown = columns[at : at + size], released[at : at + size] != NOTHING
+        # weights up to a factor of the place
         forward = np.empty((len(block), length, len(chain.states)))
         backward = np.ones_like(forward)
         weights = np.tile(chain.first, (len(block), 1))
@@ -133,7 +122,9 @@ def _read(chain: Chain, table: Table, released: IntArray) -> Iterator[tuple[slic
             weights = chain.forward(forward[:, i])
         for i in reversed(range(1, length)):
             backward[:, i - 1] = chain.backward(_scaled(backward[:, i] * likelihood[block[:, i]]))
-        yield slice(at, at + len(block)), forward, backward
+        best = chain.states[mask][(forward * backward)[:, :, mask].argmax(axis=2)]
+        result[at : at + size] = np.where(shown, best, NOTHING)
+    return result
 
 
 def _scaled(weights: FloatArray) -> FloatArray:

@@ -24,6 +24,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse.linalg import eigsh
+from sklearn.linear_model import Ridge
 
 FloatArray = NDArray[Any]
 IntArray = NDArray[np.int64]
@@ -63,14 +65,8 @@ def guessed(fits: Iterable[Fit], public: FloatArray, words: BoolArray, seen: Flo
     order = np.random.default_rng([seed, 8]).permutation(texts)
     cut = min(_MOST_HELD, int(texts * _HELD_OUT))
     test_rows, fit_rows = order[:cut], order[cut:]
-    best: tuple[float, float, Fit] | None = None
-    for fit in fits:
-        value, threshold = _threshold(fit(fit_rows)(public[0, test_rows]), words[test_rows])
-        if best is None or value > best[0]:
-            best = value, threshold, fit
-    if best is None:
-        raise ValueError("nothing to learn was given")
-    _, threshold, fit = best
+    results = [(*_threshold(fit(fit_rows)(public[0, test_rows]), words[test_rows]), fit) for fit in fits]
+    _, threshold, fit = max(results, key=lambda result: result[0])
     return np.asarray(fit(order)(seen) >= threshold)
 
 
@@ -124,7 +120,7 @@ def two_step(
     """
     draws = public.shape[0]
     gram = (table @ table.T).astype(np.float32)
-    largest = float(np.linalg.norm(gram, 2)) if len(gram) < 256 else _spectral(gram)
+    largest = float(eigsh(gram, k=1, v0=np.ones(len(gram)), return_eigenvectors=False)[0])
 
     def fit(rows: IntArray) -> Score:
         to_lower = _ridge(public[:, rows].reshape(draws * len(rows), -1), np.tile(lower[rows], (draws, 1)), penalty)
@@ -157,15 +153,9 @@ def _features(x: FloatArray) -> FloatArray:
 
 
 def _ridge(x: FloatArray, y: FloatArray, penalty: float) -> Score:
-    x = np.asarray(x, dtype=np.float64)
-    mean_x, mean_y = x.mean(axis=0), y.mean(axis=0)
-    deviations = x - mean_x
-    square = deviations.T @ deviations
-    scale = penalty * len(x) * max(float(np.trace(square)) / len(x) / len(square), 1e-12)
-    weights = np.linalg.solve(
-        square + scale * np.eye(len(square)), deviations.T @ y - np.outer(deviations.sum(axis=0), mean_y)
-    )
-    return lambda vectors: (vectors - mean_x) @ weights + mean_y
+    variance = np.asarray(x, dtype=np.float64).var(axis=0).mean()
+    model = Ridge(penalty * len(x) * max(float(variance), 1e-12))
+    return model.fit(np.asarray(x, dtype=np.float64), y).predict
 
 
 def _sparse(gram: FloatArray, speaks: FloatArray, penalty: float, largest: float) -> FloatArray:
@@ -181,12 +171,3 @@ def _sparse(gram: FloatArray, speaks: FloatArray, penalty: float, largest: float
         z = next_w + np.float32((t - 1) / next_t) * (next_w - w)
         w, t = next_w, next_t
     return w
-
-
-def _spectral(gram: FloatArray) -> float:
-    """Return a little more than the largest eigenvalue of a positive semidefinite matrix, by power iteration."""
-    v = np.ones(len(gram), dtype=np.float32)
-    for _ in range(50):
-        v = gram @ v
-        v /= np.linalg.norm(v)
-    return 1.05 * float(np.linalg.norm(gram @ v))

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
@@ -81,13 +80,6 @@ def log_likelihood_of_means(mechanism: Any, released: FloatArray, means: FloatAr
     with np.errstate(divide="ignore"):
         opposite = log_likelihood(mechanism, released, -unit) + np.log((1 - r) / 2)
     return np.logaddexp(forward + np.log((1 + r) / 2), opposite)
-
-
-def posterior(mechanism: Any, released: FloatArray, candidates: FloatArray) -> FloatArray:
-    """Return the probability of each candidate given each release, (n, p), for equally likely candidates."""
-    result = log_likelihood(mechanism, released, candidates)
-    weights: FloatArray = np.exp(result - logsumexp(result, axis=1, keepdims=True))
-    return weights
 
 
 def _densities(mechanism: PrivUnit) -> tuple[float, float]:

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from mechanisms.vocabulary import NOTHING
 from mechanisms.words.text import TextMechanism
-from sottovoce.adversary.estimators.channel import Channel
-from sottovoce.adversary.estimators.sequences import ends
+from sottovoce.adversary.estimators.channel import Channel, ends
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -42,68 +41,34 @@ def scores(channel: Channel, prior: FloatArray, first: IntArray, second: IntArra
         first: Releases (n, L).
         second: Releases (m, L).
     """
-    evidence = Evidence(prior, first, second)
+    outputs = np.unique(np.concatenate([first.ravel(), second.ravel()]))
+    outputs = outputs[outputs != NOTHING]
+    single = np.zeros(len(outputs))
+    # for each place: the rows that have a word there, and its number among the outputs
+    places = []
+    for i in range(first.shape[1]):
+        rows = [np.flatnonzero(part[:, i] != NOTHING) for part in (first, second)]
+        a, b = (np.searchsorted(outputs, part[at, i]) for part, at in zip((first, second), rows, strict=True))
+        if len(a) and len(b):
+            places.append((rows, a, b, np.zeros((len(a), len(b)))))
     for x, y, logs in channel.blocks(np.flatnonzero(prior > 0)):
-        evidence.add(x, y, logs)
-    return evidence.scores(channel.text)
-
-
-class Evidence:
-    """Sums behind `scores`, for callers that go through a channel's inputs anyway: `add` each block of inputs once.
-
-    It holds a sum for each pair of releases and each place that has a word in both: L·n·m numbers at most.
-    """
-
-    def __init__(self, prior: FloatArray, first: IntArray, second: IntArray) -> None:
-        self._prior, self._first, self._second = prior, first, second
-        outputs = np.unique(np.concatenate([first.ravel(), second.ravel()]))
-        self._outputs = outputs[outputs != NOTHING]
-        self._single = np.zeros(len(self._outputs))
-        # for each place: the rows that have a word there, and its number among the outputs
-        self._places = []
-        for i in range(first.shape[1]):
-            rows = [np.flatnonzero(part[:, i] != NOTHING) for part in (first, second)]
-            a, b = (np.searchsorted(self._outputs, part[at, i]) for part, at in zip((first, second), rows, strict=True))
-            if len(a) and len(b):
-                self._places.append((rows, a, b, np.zeros((len(a), len(b)))))
-
-    def add(self, x: IntArray, y: IntArray, logs: FloatArray) -> None:
-        """Add a block of inputs.
-
-        Args:
-            x: Inputs (k,).
-            y: Outputs (c,), in rising order; other outputs have probability 0.
-            logs: Log-probabilities (k, c).
-        """
-        output_columns = np.flatnonzero(np.isin(self._outputs, y, assume_unique=True))
-        if not len(output_columns):
-            return
-        likelihood = np.exp(logs[:, np.searchsorted(y, self._outputs[output_columns])])
-        weights = likelihood * self._prior[x][:, None]
-        self._single[output_columns] += weights.sum(axis=0)
-        if len(output_columns) == len(self._outputs):
-            for _, a, b, joint in self._places:
-                joint += weights[:, a].T @ likelihood[:, b]
-            return
-        pairs = weights.T @ likelihood  # a few outputs, at few places
-        place = np.full(len(self._outputs), -1)
-        place[output_columns] = np.arange(len(output_columns))
-        for _, a, b, joint in self._places:
-            rows, columns = np.flatnonzero(place[a] >= 0), np.flatnonzero(place[b] >= 0)
-            if len(rows) and len(columns):
-                joint[np.ix_(rows, columns)] += pairs[np.ix_(place[a[rows]], place[b[columns]])]
-
-    def scores(self, text: TextMechanism) -> FloatArray:
-        """Return the evidence for each pair, (n, m), after every input was added."""
-        lengths = _length_evidence(text)
-        result = np.zeros((len(self._first), len(self._second)))
-        for side in text.slices:
-            result += lengths[ends(self._first[:, side])[:, None], ends(self._second[:, side])[None, :]]
-        single = np.log(np.maximum(self._single, _LEAST))
-        for (first, second), a, b, joint in self._places:
-            part = np.log(np.maximum(joint, _LEAST)) - single[a][:, None] - single[b][None]
-            result[np.ix_(first, second)] += part
-        return result
+        columns = np.flatnonzero(np.isin(outputs, y, assume_unique=True))
+        likelihood = np.exp(logs[:, np.searchsorted(y, outputs[columns])])
+        weights = likelihood * prior[x][:, None]
+        single[columns] += weights.sum(axis=0)
+        place = np.full(len(outputs), -1)
+        place[columns] = np.arange(len(columns))
+        for _, a, b, joint in places:
+            rows_a, rows_b = np.flatnonzero(place[a] >= 0), np.flatnonzero(place[b] >= 0)
+            joint[np.ix_(rows_a, rows_b)] += weights[:, place[a[rows_a]]].T @ likelihood[:, place[b[rows_b]]]
+    lengths, log_single = _length_evidence(channel.text), np.log(np.maximum(single, _LEAST))
+    result = np.zeros((len(first), len(second)))
+    for side in channel.text.slices:
+        result += lengths[ends(first[:, side])[:, None], ends(second[:, side])[None, :]]
+    for (rows_a, rows_b), a, b, joint in places:
+        part = np.log(np.maximum(joint, _LEAST)) - log_single[a][:, None] - log_single[b][None]
+        result[np.ix_(rows_a, rows_b)] += part
+    return result
 
 
 def bound(text: TextMechanism, candidates: int) -> float:

@@ -77,13 +77,8 @@ def threshold(evidence: FloatArray, members: BoolArray) -> float:
     Args:
         evidence: Evidence (n,) of each record.
         members: Whether each record is a member, (n,).
-
-    Raises:
-        ValueError: Members or others are missing.
     """
     member_count, other_count = int(members.sum()), int((~members).sum())
-    if not member_count or not other_count:
-        raise ValueError("threshold: members and others are needed to choose it by")
     order = np.argsort(evidence, kind="stable")
     values = evidence[order]
     # cut i leaves the i lowest below it
@@ -148,8 +143,6 @@ def bound(parts: Sequence[tuple[Mechanism, int]]) -> float:
 # --- LiRA
 
 
-#: Least number of shadow models, two with and two without a record: a Gaussian needs a width.
-LEAST = 4
 #: Number of models from which each record has its own variances (Carlini et al. 2022, section VI-B).
 OWN_VARIANCE = 64
 #: Least standard deviation; smaller ones count as this.
@@ -169,17 +162,7 @@ def halves(records: int, models: int, *, rng: np.random.Generator) -> BoolArray:
     """Return the records that each shadow model is trained on, (models, records).
 
     Models come in pairs that halve the records, so every record is in half of them.
-
-    Args:
-        records: Number of records.
-        models: Number of shadow models.
-        rng: Generator of the halves.
-
-    Raises:
-        ValueError: The number of models is odd or below LEAST.
     """
-    if models < LEAST or models % 2:
-        raise ValueError(f"lira: an even number of shadow models is needed, at least {LEAST}; got {models}")
     members = np.zeros((models, records), dtype=bool)
     for pair in range(0, models, 2):
         members[pair, rng.permutation(records)[: records // 2]] = True

@@ -26,8 +26,8 @@ from scipy.special import logsumexp
 
 from mechanisms.identity import Identity
 from mechanisms.vocabulary import NOTHING
+from sottovoce.adversary.estimators.channel import LEAST, Table, ends
 from sottovoce.adversary.estimators.likelihood import log_likelihood
-from sottovoce.adversary.estimators.sequences import LEAST, Table, ends
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

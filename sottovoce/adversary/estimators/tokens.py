@@ -37,9 +37,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -48,7 +46,7 @@ from numpy.typing import NDArray
 from mechanisms.guarantee import Guarantee
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.custext import CusTextPlus
-from mechanisms.words.distances import distances, metric_distances
+from mechanisms.words.distances import metric_distances
 from mechanisms.words.santext import SanTextPlus
 from mechanisms.words.text import TextMechanism
 from sottovoce.adversary.estimators.channel import Channel
@@ -60,21 +58,14 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 
-#: Number of guesses that `decode` keeps for each output.
-TOP = 5
-#: Rows of distances held at once, and bytes of distances that are cached.
-_ROWS, _REMEMBERED = 256, 2**26
+#: Rows of distances held at once.
+_ROWS = 256
 #: Exposures whose inputs `bound` can separate.
 _KNOWN = {"unknown-words", "stop-words", "frequent-words", "group", "tag"}
 
 
 def unigram(vocabulary: Vocabulary, *, unknown: float = 0.0) -> FloatArray:
-    """Return a prior over inputs, (V + 1,): public counts + 1, or equal weights without counts.
-
-    Args:
-        vocabulary: Vocabulary with its counts.
-        unknown: Share of words outside the vocabulary.
-    """
+    """Return a prior over inputs, (V + 1,): public counts + 1, or equal weights without counts."""
     size = len(vocabulary)
     counts = np.zeros(size) if vocabulary.counts is None else vocabulary.counts.astype(np.float64)
     weights = counts + 1.0
@@ -89,15 +80,12 @@ class Decoded:
         guesses: Numbers of words (p, V).
         likely: Pr[y | guess], (p, V).
         best: Σ_y max_x prior(x)·Pr[y | x], (p,).
-        top: Best guesses (V, TOP) under the first prior, best first; NOTHING where there are fewer, or none were
-            requested.
         unchanged: Pr[y | y], (V,).
     """
 
     guesses: IntArray
     likely: FloatArray
     best: FloatArray
-    top: IntArray
     unchanged: FloatArray
 
     def expected(self, frequencies: FloatArray) -> float:
@@ -105,13 +93,7 @@ class Decoded:
         return float(frequencies[self.guesses[0]] @ self.likely[0])
 
 
-def decode(
-    channel: Channel,
-    priors: FloatArray,
-    *,
-    wanted: IntArray | None = None,
-    also: Callable[[IntArray, IntArray, FloatArray], None] | None = None,
-) -> Decoded:
+def decode(channel: Channel, priors: FloatArray) -> Decoded:
     """Return the guess of largest posterior for every output, in one pass over all inputs.
 
     An output that no input gives is guessed to be itself.
@@ -119,24 +101,16 @@ def decode(
     Args:
         channel: Channel of a token.
         priors: Priors (p, V + 1), at least 0; inputs without any prior are left out.
-        wanted: Outputs whose `top` is needed, each once; None for all.
-        also: Function that receives every block: inputs (k,), with the unknown word, outputs (c,) and their
-            log-probabilities (k, c), all that are not 0.
     """
     size = channel.size
     score = np.full((len(priors), size), -np.inf)
     guesses = np.tile(np.arange(size), (len(priors), 1))
     likelihood = np.zeros((len(priors), size))
-    top, top_score = np.full((TOP, size), NOTHING), np.full((TOP, size), -np.inf)
     diagonal = np.zeros(size)
-    inputs = np.arange(size + 1) if also else np.flatnonzero((priors > 0).any(axis=0))
-    mask = np.ones(size, dtype=bool) if wanted is None else np.isin(np.arange(size), wanted)
-    count = 0
+    inputs, count = np.flatnonzero((priors > 0).any(axis=0)), 0
     with np.errstate(divide="ignore"):
         logs = np.log(priors)
     for x, y, table in channel.blocks(inputs):
-        if also:
-            also(x, y, table)
         columns = np.arange(len(y))
         columns_of_x = np.searchsorted(y, x).clip(max=len(y) - 1)
         rows = np.flatnonzero(y[columns_of_x] == x)
@@ -152,36 +126,16 @@ def decode(
             score[p, y[better]] = value[better]
             guesses[p, y[better]] = x[support][at[better]]
             likelihood[p, y[better]] = np.exp(table[support[at[better]], columns[better]])
-            if p == 0 and mask[y].any():
-                _keep(top, top_score, joint if mask[y].all() else joint[:, mask[y]], x[support], y[mask[y]])
         if count // 4096 != (count + len(x)) // 4096:
             log.info(f"{count + len(x):,} of {len(inputs):,} words")
         count += len(x)
-    return Decoded(guesses, likelihood, np.exp(score).sum(axis=1), top.T.copy(), diagonal)
-
-
-def _keep(top: IntArray, top_score: FloatArray, joint: FloatArray, x: IntArray, y: IntArray) -> None:
-    """Merge the best of a block, (k, c) scores of inputs x for outputs y, into the best so far, (TOP, V) each."""
-    limit = min(TOP, len(x))
-    top_rows = np.argpartition(-joint, limit - 1, axis=0)[:limit]
-    scores = np.vstack([top_score[:, y], np.take_along_axis(joint, top_rows, axis=0)])
-    numbers = np.vstack([top[:, y], x[top_rows]])
-    order = np.argsort(-scores, axis=0, kind="stable")[:TOP]
-    best = np.take_along_axis(scores, order, axis=0)
-    top_score[:, y] = best
-    top[:, y] = np.where(best > -np.inf, np.take_along_axis(numbers, order, axis=0), NOTHING)
+    return Decoded(guesses, likelihood, np.exp(score).sum(axis=1), diagonal)
 
 
 def guessed(released: IntArray, guesses: IntArray) -> IntArray:
-    """Return the guess for each released word, with NOTHING where there is none.
-
-    Args:
-        released: Released words (n, L).
-        guesses: Guesses (V,) or (V, k) of each output.
-    """
+    """Return the guess for each released word (n, L), NOTHING where there is none, from those of all outputs (V,)."""
     mask = released != NOTHING
-    answers = guesses[np.where(mask, released, 0)]
-    return np.where(mask.reshape(mask.shape + (1,) * (guesses.ndim - 1)), answers, NOTHING)
+    return np.where(mask, guesses[np.where(mask, released, 0)], NOTHING)
 
 
 # --- bounds of the theorem
@@ -263,25 +217,8 @@ def _overlap(word: Any, theorem: Guarantee, members: IntArray, f: FloatArray) ->
     z = np.empty(len(members))
     for at in range(0, len(members), _ROWS):
         rows = np.arange(at, min(at + _ROWS, len(members)))
-        word_distances = _apart(word, members, at)
-        loss = theorem.epsilon * word_distances + theorem.offset + theorem.numeric_epsilon
+        distances = metric_distances(word, members[rows], members)
+        loss = theorem.epsilon * distances + theorem.offset + theorem.numeric_epsilon
         loss[np.arange(len(rows)), rows] = 0.0
         z[rows] = np.exp(-loss) @ f
     return z
-
-
-def _apart(word: Any, members: IntArray, at: int) -> FloatArray:
-    """Return distances of _ROWS inputs `members`, from `at` on, to all of them.
-
-    Those of a small vocabulary are cached, because they are the same at every ε.
-    """
-    if len(members) ** 2 * 8 > _REMEMBERED or hasattr(word, "distances"):
-        return metric_distances(word, members[at : at + _ROWS], members)
-    return _all_apart(word.vocabulary, members.tobytes())[at : at + _ROWS]
-
-
-@lru_cache(maxsize=1)
-def _all_apart(vocabulary: Vocabulary, members: bytes) -> FloatArray:
-    """Return the Euclidean distances of all pairs of inputs (the bytes of int64), (n, n)."""
-    x = np.frombuffer(members, dtype=np.int64)
-    return np.concatenate([distances(vocabulary, x[at : at + _ROWS], x) for at in range(0, len(x), _ROWS)])

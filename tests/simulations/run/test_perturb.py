@@ -103,18 +103,7 @@ def test_whoever_is_not_perturbed_is_charged_for_a_text_in_clear(
     from client.node import load_node
 
     nodes = [load_node(path.parent) for path in sorted(folder.glob("*/node.json"))]
-    target = Target(
-        tmp_path,
-        study.setups[0],
-        seed=study.seed,
-        data=study.data,
-        population=study.population,
-        encoder=study.encoder,
-        training=study.training,
-        clear=None,
-        nodes=nodes,
-        limit=500,
-    )
+    target = Target(tmp_path, study, study.setups[0], nodes)
     attacked = words.held_of(target, words.mechanism_of(target)[0])
     assert attacked.stage == ("test" if perturb == "test" else "train")
     assert len(attacked.texts) == (TEST if perturb == "test" else USERS)

@@ -16,19 +16,20 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
-from mechanisms.metrics import angular
+from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.streams import SimulationStreams
-from simulations.corpora.builtin import GENRES, builtin
+from simulations.corpora.builtin import builtin
 from simulations.errors import UserError
 from simulations.experiment import from_table
 from simulations.run.journal import UNFINISHED
 from simulations.run.run import run
-from sottovoce.adversary.attacks import attributes as attack_attributes
+from sottovoce.adversary.attacks import attributes, scores
 from sottovoce.adversary.attacks import embeddings as attack_embeddings
-from sottovoce.adversary.attacks import scores
-from sottovoce.adversary.estimators import allowed, attributes, chosen, inversion, likelihood, tokens
+from sottovoce.adversary.attacks.target import Skipped, Target
+from sottovoce.adversary.estimators import allowed, inversion, likelihood, tokens, vectors
+from sottovoce.adversary.estimators.attributes import by_network
 from sottovoce.cli.main import main
 from tests.support.studies import in_process
 
@@ -49,12 +50,15 @@ def released(mechanism, x, seed=1, stage="train"):
 # --- densities
 
 
-@pytest.mark.parametrize("mechanism", [Purkayastha(5, 3.0), PlanarLaplace(5, 3.0, normalize=False), Gaussian(5, 0.7)])
-def test_likelihoods_are_the_mechanisms_own(mechanism):
-    x, z = sphere(7, 5), released(mechanism, sphere(3, 5, 1))
-    found = likelihood.log_likelihood(mechanism, z, x)
-    exact = np.array([mechanism.log_prob(np.tile(row, (7, 1)), x) for row in z])
-    np.testing.assert_allclose(found - found[:, :1], exact - exact[:, :1], atol=1e-9)
+def test_likelihoods_are_the_mechanisms_own():
+    for mechanism in (Purkayastha(5, 3.0), PlanarLaplace(5, 3.0, normalize=False), Gaussian(5, 0.7), PrivUnit(5, 3.0)):
+        x, z = sphere(7, 5), released(mechanism, sphere(3, 5, 1))
+        log_p = likelihood.log_likelihood(mechanism, z, x)
+        exact = np.array([mechanism.log_prob(np.tile(row, (7, 1)), x) for row in z])
+        np.testing.assert_allclose(log_p - log_p[:, :1], exact - exact[:, :1], atol=1e-9)
+    np.testing.assert_array_equal(np.exp(likelihood.log_likelihood(Identity("embedding", 5), x, x)), np.eye(7))
+    with pytest.raises(ValueError, match=r"^randomized-response: its density is not known here$"):
+        likelihood.log_likelihood(RandomizedResponse(1.0, 2), x, x)
 
 
 def test_the_likelihood_of_normalized_noise_is_the_raw_densitys_integral_along_a_ray():
@@ -66,23 +70,9 @@ def test_the_likelihood_of_normalized_noise_is_the_raw_densitys_integral_along_a
         np.testing.assert_allclose(found[i] - found[i, 0], np.log(exact) - np.log(exact[0]), atol=1e-4)
 
 
-def test_posteriors():
-    x = sphere(6, 4)
-    np.testing.assert_allclose(likelihood.posterior(Purkayastha(4, 0.0), x, x), 1 / 6)
-    np.testing.assert_array_equal(likelihood.posterior(Identity("embedding", 4), x, x), np.eye(6))
-    near = likelihood.posterior(Purkayastha(4, 1.0), x, x)
-    np.testing.assert_allclose(near.sum(axis=1), 1)
-    assert (near.argmax(axis=1) == np.arange(6)).all() and (np.diff(near[0][np.argsort(angular(x, x[:1]))]) < 0).all()
-    with pytest.raises(ValueError, match=r"^randomized-response: its density is not known here$"):
-        likelihood.log_likelihood(RandomizedResponse(1.0, 2), x, x)
-
-
-# --- what theorems allow
-
-
-@pytest.mark.parametrize("mechanism", [Purkayastha(2, 1.0), Purkayastha(16, 4.0), PlanarLaplace(8, 2.0)])
-def test_two_values_alike_are_guessed_as_often_as_the_total_variation_says(mechanism):
+def test_two_values_alike_are_guessed_as_often_as_the_total_variation_says():
     """The bound of two values is attained by the antipodal pair: it is 1/2 + TV/2."""
+    mechanism = Purkayastha(16, 4.0)
     variation = mechanism.privacy_loss().delta(0.0)
     allows = allowed.guess(allowed.curve(mechanism), np.array([0.5, 0.5]))
     assert allows == pytest.approx(0.5 + variation / 2, abs=1e-6)
@@ -113,9 +103,9 @@ def test_without_any_information_the_most_frequent_words_have_the_largest_f1():
     assert allowed.f1(np.array([[0.0, 0.0]]), q) == pytest.approx(plain, rel=1e-6)
 
 
-@pytest.mark.parametrize("epsilon", [0.3, 1.0, 3.0])
-def test_the_bound_of_f1_is_attained_by_randomized_response_on_one_word(epsilon):
+def test_the_bound_of_f1_is_attained_by_randomized_response_on_one_word():
     """Of one word that is in a share q of texts, by the best of guessing never, always, or what was released."""
+    epsilon = 1.0
     keep, q = math.exp(epsilon) / (1 + math.exp(epsilon)), np.array([0.3])
     pairs = ((keep, 1 - keep), (1.0, 1.0))
     best = max(2 * 0.3 * t / (0.3 + 0.3 * t + 0.7 * s) for t, s in pairs)
@@ -179,35 +169,37 @@ def test_an_attribute_is_guessed_where_it_shows_and_not_where_it_does_not():
     rng = np.random.default_rng(5)
     labels = rng.integers(4, size=500)
     x = sphere(4, 12, 9)[labels] + 0.4 * rng.normal(size=(500, 12))
-    before = torch.random.get_rng_state()
-    guesses = attributes.guessed(x[None, :300], labels[:300], x[300:], classes=4, seed=1)
-    again = attributes.guessed(x[None, :300], labels[:300], x[300:], classes=4, seed=1)
-    assert (torch.random.get_rng_state() == before).all() and (guesses == again).all()
+    guesses = by_network(x[None, :300], labels[:300], x[300:], classes=4, seed=1)
+    again = by_network(x[None, :300], labels[:300], x[300:], classes=4, seed=1)
+    assert (guesses == again).all()
     assert scores.guesses_right(guesses, labels[300:]).success > 0.6
     noise, other = rng.normal(size=(3, 300, 12)), rng.normal(size=(200, 12))
-    blind = attributes.guessed(noise, labels[:300], other, classes=4, seed=1)
+    blind = by_network(noise, labels[:300], other, classes=4, seed=1)
     rate = scores.guesses_right(blind, labels[300:])
     assert abs(rate.success - 0.25) <= SIGMAS * math.sqrt(0.25 * 0.75 / 200)
-    with pytest.raises(ValueError, match="9 auxiliary texts are too few"):
-        attributes.guessed(x[None, :9], labels[:9], x, classes=4, seed=1)
 
 
 @pytest.mark.parametrize("count", [2, 6])
-def test_maps_for_a_question_tell_what_other_maps_hide(count):
-    """Values that lie apart in few directions of many. Two of them on a line through the centre, m' = 2: guessed as
+def test_maps_for_a_question_show_what_other_maps_hide(count):
+    """Values that lie apart in few directions of many. Two of them on a line through the centre, m' = 2, are guessed as
     often as a half circle has of the density's mass, 1/(1 + exp(-ε·π/2))."""
     rng = np.random.default_rng(2)
     n, width, epsilon = 800, 24, 4.0
-    of = rng.integers(count, size=2 * n)
-    apart = 8 * np.eye(count)[of] + 0.1 * rng.normal(size=(2 * n, count))
+    values = rng.integers(count, size=2 * n)
+    apart = 8 * np.eye(count)[values] + 0.1 * rng.normal(size=(2 * n, count))
     h = np.concatenate([apart, 20 * rng.normal(size=(2 * n, width - count))], axis=1).astype(np.float32)
-    asked = chosen.for_value(h[:n], of[:n], count, lambda dim: Purkayastha(dim, epsilon), seed=1)
-    guesses = asked.guessed(asked.drawn(h[n:], seed=3, stage="test"), h[:n], of[:n], count)
-    success, error = (guesses == of[n:]).mean(), math.sqrt(0.25 / n)
-    assert success <= allowed.guess(allowed.curve(asked.mechanism), np.bincount(of[n:]) / n) + SIGMAS * error
-    other = chosen.Question(h[:n].mean(axis=0), np.eye(width, dtype=np.float32)[:, -4:], Purkayastha(4, epsilon))
-    blind = other.guessed(other.drawn(h[n:], seed=3, stage="test"), h[:n], of[:n], count)
-    assert (blind == of[n:]).mean() < 1 / count + SIGMAS * error
+    pool, zeros = vectors.Pool(h[:n], np.zeros(n, np.int64), values[:n]), np.zeros(n, np.int64)
+    question = vectors.for_value(
+        pool, count, lambda maps: [vectors.Question(*maps, Purkayastha(maps[1].shape[1], epsilon))], seed=1
+    )
+    other = vectors.Question(h[:n].mean(axis=0), np.eye(width, dtype=np.float32)[:, -4:], Purkayastha(4, epsilon))
+    success, blind = (
+        (vectors.guessed(q, q.drawn(q.vectors(h[n:], zeros), seed=3, stage="test"), pool, count) == values[n:]).mean()
+        for q in (question, other)
+    )
+    error = math.sqrt(0.25 / n)
+    assert success <= allowed.guess(allowed.curve(question.mechanism), np.bincount(values[n:]) / n) + SIGMAS * error
+    assert blind < 1 / count + SIGMAS * error
     if count == 2:
         assert abs(success - 1 / (1 + math.exp(-epsilon * math.pi / 2))) <= SIGMAS * error
     else:
@@ -234,14 +226,17 @@ def test_a_column_of_a_file_is_an_attribute(tmp_path):
             "arm": [{"name": "noisy", **ARMS["purkayastha"]}],
         }
     )
-    about = attack_attributes.column(study, None, "kind")
-    assert about["text 1"] == "blue" and len(about) == 89 and "text 0" not in about  # of which the file says two
-    found = attack_attributes.collected(about, [f"text {i}" for i in range(60)], [f"text {i}" for i in range(50, 95)])
-    assert found.classes == ("blue", "green", "red") and len(found.auxiliary) == 59 and not found.why
-    assert found.attacked.tolist() == list(range(40)) and found.truth[0] == found.classes.index(about["text 50"])
-    assert attack_attributes.by_value(np.zeros(40, dtype=np.int64), found)["blue"] == 1.0
+    target = Target(tmp_path, study, study.setups[0], [])
+    values = attributes.column(target, "kind")
+    assert values["text 1"] == "blue" and len(values) == 89 and "text 0" not in values  # the file has two for it
+    public, private = [f"text {i}" for i in range(60)], [f"text {i}" for i in range(50, 95)]
+    found = attributes.collected(target, "kind", public, private)
+    assert found.classes == ("blue", "green", "red") and len(found.auxiliary) == 59
+    assert found.attacked.tolist() == list(range(40)) and found.truth[0] == found.classes.index(values["text 50"])
     with pytest.raises(UserError, match=r'^--attribute kin: .*has no column "kin"; did you mean "kind"\?$'):
-        attack_attributes.column(study, None, "kin")
+        attributes.column(target, "kin")
+    with pytest.raises(Skipped, match="30 attacked ones of the same values, are needed; there are 59 and 20"):
+        attributes.collected(target, "kind", public, private[:20])
 
 
 # --- the command, on a run folder
@@ -311,7 +306,8 @@ def options(*names):
     return [word for name in names for word in ("--attack", name)]
 
 
-def test_a_run_under_attack(finished, capsys):
+def test_a_run_under_attack(finished, capsys, monkeypatch):
+    monkeypatch.setattr("sottovoce.adversary.estimators.attributes._EPOCHS", 6)
     arms, names = ("no noise", "laplace"), tuple(attack_embeddings.ATTACKS)
     chosen = [word for name in arms for word in ("--arm", name)]
     assert main(["attack", str(finished), "--json", *chosen, *options(*names)]) == 0
@@ -329,7 +325,7 @@ def test_a_run_under_attack(finished, capsys):
     assert full["success"] > 1.5 * full["baseline"]
     assert hidden["success"] <= hidden["baseline"] + SIGMAS * hidden["error"]
     genre, hidden = entries[bare, "attribute-static"], entries["laplace", "attribute-adaptive"]
-    assert genre["attribute"] == "genre" and set(genre["by_value"]) <= set(GENRES)
+    assert genre["attribute"] == "genre"
     assert genre["gain"] == pytest.approx((genre["success"] - genre["baseline"]) / (1 - genre["baseline"]))
     assert hidden["success"] <= hidden["bound"] + SIGMAS * math.sqrt(hidden["bound"] / 80) and hidden["bound"] < 0.4
     assert "| no mechanism, full width | inversion |" in (finished / "attacks.md").read_text()
@@ -337,22 +333,6 @@ def test_a_run_under_attack(finished, capsys):
     assert {"attacks-inversion.png", "attacks-attributes.png"} <= drawn
     assert main(["attack", str(finished), "--attack", "inversion", "--arm", "laplace", "--limit", "40"]) == 0
     assert {path.name for path in finished.glob("attacks-*.png")} == {"attacks-inversion.png"}
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["--attack", "attribute-static", "--attribute", "gender"], "the built-in corpus has none of that name"),
-        (["--attack", "bayes"], "--attack bayes: applies to none of the arms"),
-        (["--attack", "attribute-static", "--limit", "20"], "30 attacked ones of the same values, are needed"),
-        (["--attack", "attribute-static", "--attribute", "author"], "are needed; there are 400 and 0"),
-    ],
-)
-def test_a_users_mistake_is_one_line(finished, given, said, capsys):
-    assert main(["attack", str(finished), *given]) == 2
-    out, err = capsys.readouterr()
-    complaint = [line for line in err.splitlines() if line.startswith("sottovoce:")]
-    assert out == "" and len(complaint) == 1 and said in complaint[0]
 
 
 def test_releases_of_other_maps_are_not_taken_for_the_arms(finished, tmp_path, capsys):
@@ -363,3 +343,5 @@ def test_releases_of_other_maps_are_not_taken_for_the_arms(finished, tmp_path, c
     (tmp_path / "experiment.toml").write_text(text.replace("epsilon = 8.0", "epsilon = 7.0"), encoding="utf-8")
     assert main(["attack", str(tmp_path), "--arm", "purkayastha", "--attack", "inversion"]) == 2
     assert "was not written by arm" in capsys.readouterr().err
+    assert main(["attack", str(finished), "--attack", "attribute-static", "--attribute", "gender"]) == 2
+    assert "--attribute gender: the built-in corpus has none of that name" in capsys.readouterr().err

@@ -9,55 +9,32 @@ import pytest
 
 from mechanisms.privunit import PrivUnit
 from simulations.experiment import to_toml
-from simulations.output.jsonable import json_ready
-from sottovoce.adversary.attacks import knowledge
 from sottovoce.adversary.attacks import poison as attack_poison
-from sottovoce.adversary.attacks.run import Attack
-from sottovoce.adversary.attacks.run import run as attack
+from sottovoce.adversary.attacks.run import attack
 from sottovoce.adversary.estimators.poison import STEPS, imitations, leaning, points, strongest, unseen, worst_direction
 from tests.support.studies import LocalGrid, experiment, make_nodes, prepared, run_arms, use_folder
 
 VECTOR = {"name": "vector", "vector": {"mechanism": "privunit", "epsilon": 4.0, "dim": 3}}
-ONCE = {
-    "name": "once",
-    "protocol": "release-once",
-    "embedding": {"mechanism": "purkayastha", "epsilon": 8.0, "dim": 3},
-    "label": {"mechanism": "randomized-response", "epsilon": 3.0},
-}
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run of users who released one vector each, and of users who released an embedding and a label each."""
+def test_liars_do_harm_that_grows_with_their_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = experiment(
-        VECTOR,
-        ONCE,
-        training={"protocol": "statistics"},
-        data={"public": {"labels": False}},
-        policy={"vector": 4.0, "embedding": 32.0, "label": 5.0},
+        VECTOR, training={"protocol": "statistics"}, data={"public": {"labels": False}}, policy={"vector": 4.0}
     )
     ready = prepared(small)
     use_folder(tmp_path / "nodes", monkeypatch)
     run_arms(small, LocalGrid(make_nodes(small, tmp_path / "nodes")), models=tmp_path / "models")
     (tmp_path / "experiment.toml").write_text(to_toml(small), encoding="utf-8")
-    monkeypatch.setattr(knowledge, "prepared", lambda run: ready)
-    return tmp_path
-
-
-def test_liars_do_harm_that_grows_with_their_share(folder: Path) -> None:
-    before = {path: path.read_bytes() for path in folder.rglob("*.sqlite")}
-    results = attack(Attack(folder, names=tuple(attack_poison.ATTACKS)))
-    assert before and before == {path: path.read_bytes() for path in folder.rglob("*.sqlite")}
-    assert json_ready(results)
-    found = {(e["arm"], e["attack"], e["attribute"]): e for e in results["entries"]}
-    kinds = {"vector": 2, "once": 1}
-    assert len(found) == sum(kinds.values()) * len(attack_poison.SHARES)
-    for arm in kinds:
-        for name in attack_poison.ATTACKS:
-            rows = [e for key, e in found.items() if key[:2] == (arm, name)]
-            assert all(0 <= e["success"] <= 1 and "liars" in e["note"] for e in rows)
-            assert len({e["baseline"] for e in rows}) <= 1
-    assert sum("on once: only one vector a user" in line for line in results["skipped"]) == 1
+    monkeypatch.setattr("sottovoce.adversary.attacks.target.prepared", lambda run: ready)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.sqlite")}
+    results = attack(tmp_path, *attack_poison.ATTACKS)
+    assert before and before == {path: path.read_bytes() for path in tmp_path.rglob("*.sqlite")}
+    assert len(results["entries"]) == 2 * len(attack_poison.SHARES)
+    for name in attack_poison.ATTACKS:
+        entries = [e for e in results["entries"] if e["attack"] == name]
+        assert [e["attribute"] for e in entries] == ["1 % liars", "3 % liars", "10 % liars"]
+        assert len({e["baseline"] for e in entries}) == 1 and entries[-1]["success"] >= entries[0]["baseline"]
+        assert all("theorem: moved by at most" in e["note"] for e in entries)
 
 
 def test_messages_are_what_the_wire_allows_and_go_where_liars_want() -> None:

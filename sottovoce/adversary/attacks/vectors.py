@@ -1,7 +1,7 @@
 """Attacks on user vectors (channel `statistic`): identification, attribute inference and membership.
 
 Attributes are inferred twice: on the server's actual request, and on a request that a malicious server would choose.
-The adversary (`adversary.estimators.statistic`) gets the releases of the nodes' ledgers, public texts, the encoder, the
+The adversary (`adversary.estimators.vectors`) gets the releases of the nodes' ledgers, public texts, the encoder, the
 maps and the mechanism. Only `adversary.attacks.scores` compares its guesses with the truth.
 Membership is the exception: it sets its threshold on one half of the records.
 """
@@ -11,34 +11,39 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client.draw import draw
 from mechanisms.identity import Identity
 from mechanisms.mechanism import parameters
 from mechanisms.messages import questions
 from mechanisms.messages.questions import CLIP_STEPS
 from mechanisms.pieces import Text
-from mechanisms.streams import SimulationStreams
 from server.protocols.models import ENCODER
 from server.protocols.protocol import Encoding
 from server.protocols.statistics import codes_asked
 from simulations.artifacts.public import CachedEncoder
-from simulations.experiment import slug
-from simulations.run.prepare import Prepared
-from sottovoce.adversary.attacks import attributes, releases, scores
-from sottovoce.adversary.attacks.knowledge import arrived, maps_sent, members_and_others, prepared, values
-from sottovoce.adversary.attacks.releases import Row
-from sottovoce.adversary.attacks.target import Result, Skipped, Target, collect
-from sottovoce.adversary.estimators import allowed, membership, statistic
+from sottovoce.adversary.attacks import attributes, scores
+from sottovoce.adversary.attacks.target import (
+    Result,
+    Row,
+    Skipped,
+    Target,
+    arrived,
+    collect,
+    maps_sent,
+    members_and_others,
+    shuffled,
+    values,
+)
+from sottovoce.adversary.estimators import allowed, membership, vectors
 from sottovoce.adversary.estimators.likelihood import log_likelihood_of_means
 from sottovoce.adversary.estimators.presence import embedding_evidence
-from sottovoce.adversary.estimators.statistic import Pool, VectorQuestion
+from sottovoce.adversary.estimators.vectors import Pool, Question
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +54,7 @@ IntArray = NDArray[np.int64]
 ATTACKS = {
     "vector-text": "which of so many known texts and labels a user's one vector is of",
     "vector-attribute": "the label, or an attribute of the text, behind a user's one vector",
-    "vector-attribute-chosen": "the same, had the server asked by maps, codes and cap that serve this question best",
+    "vector-attribute-chosen": "the label or an attribute, under the maps, codes and cap that serve this question best",
     "vector-member": "whether a known text and label is among the vectors of all users",
 }
 #: Explanation of their table's columns.
@@ -61,17 +66,12 @@ READING = (
     'choose maps, codes and cap for its question, under the same ε: "chosen" redraws what users would then have '
     "released. A device that compares what it is asked with what was declared answers only the honest question."
 )
-#: Stage of simulated releases for another request.
-_STAGE = "attack-vector"
 
 
 def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the entries of attacks on user vectors: see `Target`."""
-    try:
-        attack = _Vectors.opened(target)
-    except Skipped as why:
-        return [], [f"{name} on {target.arm.name}: {why}" for name in names]
-    return collect(names, attack.results, on=target.arm.name)
+    opened = cache(lambda: _Vectors.opened(target))
+    return collect(names, lambda name: opened().results(name), on=target.arm.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,22 +97,20 @@ class _Vectors:
     """
 
     target: Target
-    ready: Prepared
     encoder: Encoding
     people: _People
     seen: FloatArray
-    question: VectorQuestion
+    question: Question
     stage: str
 
     @classmethod
     def opened(cls, target: Target) -> _Vectors:
         rows = arrived(target, "statistic")
-        run_data = prepared(target.run)
-        encoder, question, rows = _question(target, run_data, rows)
+        encoder, question, rows = _question(target, rows)
         stage = rows[0].released.stage
         log.info(f"{target.arm.name}: {len(rows):,} released vectors of stage {stage}")
-        vectors = np.stack([values(row, question.mechanism) for row in rows])
-        return cls(target, run_data, encoder, _people(encoder, rows), vectors, question, stage)
+        seen = np.stack([values(row, question.mechanism) for row in rows])
+        return cls(target, encoder, _people(encoder, rows), seen, question, stage)
 
     def results(self, name: str) -> list[Result]:
         """Return an attack's results; raise Skipped if it does not apply."""
@@ -123,18 +121,17 @@ class _Vectors:
             return [self._text()]
         if name == "vector-member":
             return [self._member()]
-        names = self.target.attributes or attributes.of_corpus(self.target.data)
-        return [self._attribute(name, attribute, by_own_maps) for attribute in dict.fromkeys(["label", *names])]
+        return [self._attribute(name, attribute, by_own_maps) for attribute in attributes.wanted(self.target, "label")]
 
     # --- identification
 
     def _text(self) -> Result:
-        rows = np.sort(releases.shuffled(self.target, len(self.seen))[: self.target.limit])
+        rows = np.sort(shuffled(self.target, len(self.seen))[: self.target.limit])
         n = len(rows)
         if n < 2:
             raise Skipped("fewer than two users' vectors were delivered")
-        question = self.question
-        means = self._drawing(question)[1][rows]
+        question, people = self.question, self.people
+        means = _sent(self.encoder, question).means(people.embeddings, people.labels, people.starts)[rows]
         evidence = log_likelihood_of_means(question.mechanism, self.seen[rows], means, question.clip)
         area = scores.area_of_pairs(evidence)
         bound, bound_counts = (allowed.guess(curve, np.full(n, 1 / n)) for curve in allowed.curves(question.mechanism))
@@ -151,16 +148,22 @@ class _Vectors:
     # --- attributes
 
     def _attribute(self, name: str, attribute: str, chosen: bool) -> Result:
-        pool, rows, truth, count = self._values(attribute)
-        question, note = self.question, ""
+        pool, users, truth, count = self._values(attribute)
+        question, seen, note = self.question, self.seen[users], ""
         if chosen and attribute == "label":
-            question = statistic.for_label(self._public, self._epsilon, classes=self._classes, seed=self._seed)
+            question = vectors.for_label(self._public, self._epsilon, classes=self._classes, seed=self._seed)
         elif chosen:
-            question = statistic.for_value(pool, count, self._epsilon, classes=self._classes, seed=self._seed)
-        guesses = statistic.guessed(question, self._seen(question)[rows], pool, count)
+            codes = np.ones((self._classes, 1), np.float32)  # one code for all labels
+            question = vectors.for_value(
+                pool, count, lambda maps: vectors.of_caps(maps, codes, self._epsilon), seed=self._seed
+            )
         details = _about(question)
         if chosen:
+            rows = self.people.starts[users]
+            points = question.vectors(self.people.embeddings[rows], self.people.labels[rows])
+            seen = question.drawn(points, seed=self._seed, stage="attack-vector")
             note = "; {features} features, p = {cap_probability:.4g}, drawn anew".format(**details)
+        guesses = vectors.guessed(question, seen, pool, count)
         result_of = self._result(name, question)
         return attributes.result(
             result_of, attribute, guesses, truth, count, allowed.curves(question.mechanism), note=note, more=details
@@ -171,28 +174,25 @@ class _Vectors:
         labels, people = self._public_labels, np.flatnonzero(np.diff(self.people.starts) == 1)
         if len(people) < attributes.LEAST:
             raise Skipped(f"{attribute}: {attributes.LEAST} users of one record are needed; there are {len(people)}")
-        people = people[np.sort(releases.shuffled(self.target, len(people))[: self.target.limit])]
+        people = people[np.sort(shuffled(self.target, len(people))[: self.target.limit])]
         rows = self.people.starts[people]
         if attribute == "label":
             return Pool(self._public, labels), people, self.people.labels[rows], self._classes
-        column = attributes.column(self.target, self.ready.held, attribute)
-        result = attributes.collected(column, list(self.ready.public.texts), [self.people.texts[row] for row in rows])
-        if result.why:
-            raise Skipped(f"{attribute}: {result.why}")
+        texts = [self.people.texts[row] for row in rows]
+        result = attributes.collected(self.target, attribute, self.target.prepared.public.texts, texts)
         pool = Pool(self._public[result.auxiliary], labels[result.auxiliary], result.labels)
         return pool, people[result.attacked], result.truth, len(result.classes)
 
     # --- membership
 
     def _member(self) -> Result:
-        private_data = self.ready.held
-        member_rows = np.flatnonzero(np.isin(private_data.holders.users, self.people.users))
-        members, nonmembers, _ = members_and_others(self.target, private_data, member_rows)
+        member_rows = np.flatnonzero(np.isin(self.target.prepared.held.holders.users, self.people.users))
+        members, nonmembers, _ = members_and_others(self.target, member_rows)
         question = self.question
         embeddings = self.encoder.embed([*members.texts, *nonmembers.texts])
-        vectors = question.vectors(embeddings, np.concatenate([members.labels, nonmembers.labels]))
+        records = question.vectors(embeddings, np.concatenate([members.labels, nonmembers.labels]))
         pool = Pool(self._public, self._public_labels).candidates(self._classes)
-        evidence = embedding_evidence(question.mechanism, self.seen, vectors, question.vectors(*pool[:2]))
+        evidence = embedding_evidence(question.mechanism, self.seen, records, question.vectors(*pool[:2]))
         n = len(evidence) // 2
         rate, note, details = scores.of_members(evidence, np.arange(2 * n) < n)
         limit = 1.0 if isinstance(question.mechanism, Identity) else membership.bound([(question.mechanism, 1)])
@@ -218,18 +218,19 @@ class _Vectors:
 
     @property
     def _classes(self) -> int:
+        assert self.question.codes is not None
         return len(self.question.codes)
 
     @cached_property
     def _public(self) -> NDArray[np.float32]:
-        return self.encoder.embed(self.ready.public.texts)
+        return self.encoder.embed(self.target.prepared.public.texts)
 
     @property
     def _public_labels(self) -> IntArray:
-        labels = self.ready.public.labels
+        labels = self.target.prepared.public.labels
         return np.full(len(self._public), -1, np.int64) if labels is None else labels
 
-    def _result(self, name: str, question: VectorQuestion) -> Callable[..., Result]:
+    def _result(self, name: str, question: Question) -> Callable[..., Result]:
         mechanism = question.mechanism
         return partial(
             Result,
@@ -241,51 +242,37 @@ class _Vectors:
             worst_case_epsilon=mechanism.guarantee.worst_case(),
         )
 
-    def _drawing(self, question: VectorQuestion) -> tuple[questions.VectorQuestion, FloatArray]:
-        """Return what users are asked, and each user's mean (u, D) under it."""
-        question_sent, people = _sent(self.encoder, question), self.people
-        return question_sent, question_sent.means(people.embeddings, people.labels, people.starts)
 
-    def _seen(self, question: VectorQuestion) -> FloatArray:
-        """Return the releases (u, D), simulated ones for another request."""
-        if question is self.question:
-            return self.seen
-        question_sent, means = self._drawing(question)
-        users, streams = self.people.users, SimulationStreams(self._seed)
-        return question_sent.decode(
-            draw(question_sent, means, users, np.zeros_like(users), stage=_STAGE, streams=streams)
-        )
-
-
-def _about(question: VectorQuestion) -> dict[str, Any]:
+def _about(question: Question) -> dict[str, Any]:
     return {
         "features": question.m1.shape[1],
         "cap_probability": getattr(question.mechanism, "cap_probability", None),
     }
 
 
-def _question(target: Target, ready: Prepared, rows: list[Row]) -> tuple[Encoding, VectorQuestion, list[Row]]:
+def _question(target: Target, rows: list[Row]) -> tuple[Encoding, Question, list[Row]]:
     """Return the encoder and the maps that some of the releases answer, by their digest, and these releases.
 
     With several rounds, they are those of the last request. Raise Skipped if the run no longer holds them.
     """
-    build, folder = target.setup.statistic, target.run / "models" / slug(target.arm.name)
-    assert build is not None and ready.public.encoder is not None
-    codes = codes_asked(ready.public, target.training.self_training)
-    encoders = [CachedEncoder(path) for path in sorted(folder.glob(f"round-*/{ENCODER}"))]
+    build, public = target.setup.statistic, target.prepared.public
+    assert build is not None and public.encoder is not None
+    codes = codes_asked(public, target.experiment.training.self_training)
+    encoders = [CachedEncoder(path) for path in sorted(target.model.glob(f"round-*/{ENCODER}"))]
     digests = {row.released.digest for row in rows}
-    for maps in maps_sent(folder):
+    for maps in maps_sent(target.model):
         mechanism = build(codes.shape[1] * (maps.dim + 1))
-        for steps, encoder in product(range(CLIP_STEPS, 0, -1), (*encoders, ready.public.encoder)):
-            question = VectorQuestion(maps.mean, maps.m1, codes, mechanism, steps / CLIP_STEPS)
+        for steps, encoder in product(range(CLIP_STEPS, 0, -1), (*encoders, public.encoder)):
+            question = Question(maps.mean, maps.m1, mechanism, codes, steps / CLIP_STEPS)
             if (digest := _sent(encoder, question).digest("train")) in digests:
                 return encoder, question, [row for row in rows if row.released.digest == digest]
     raise Skipped("the run does not hold the maps, or the encoder, that its users answered by")
 
 
-def _sent(encoder: Encoding, question: VectorQuestion) -> questions.VectorQuestion:
+def _sent(encoder: Encoding, question: Question) -> questions.VectorQuestion:
     projection = questions.Projection(encoder.identity, question.mean, question.m1)
     spec = parameters(question.mechanism)
+    assert question.codes is not None
     return questions.VectorQuestion(spec, projection=projection, codes=question.codes, clip=question.clip)
 
 
