@@ -111,9 +111,9 @@ def attack(
             entries += result
             skipped += reasons_skipped
     done_names = {entry["attack"] for entry in entries}
-    why = {name: _reasons(name, setups, skipped) for name in names if name not in done_names}
-    silent = "" if refused else f": {_NONE}"
-    refused += [f"--attack {name}{reason}" for name in why if (reason := why[name] or silent)]
+    for name in (name for name in names if name not in done_names):
+        reasons = [f"--attack {line}" for line in skipped if line.startswith(f"{name} on ")]
+        refused += reasons or ([] if refused else [f"--attack {name}: {_NONE}"])
     if refused and not entries:
         raise UserError("; ".join(dict.fromkeys(refused)))
     if not entries and not skipped:
@@ -129,17 +129,6 @@ def attack(
     }
     write(results, run)
     return results
-
-
-def _reasons(name: str, setups: Sequence[ArmSetup], skipped: Sequence[str]) -> str:
-    """Return each reason to leave out an attack once, behind its arms: " on a, b: reason; on c: another"."""
-    arms: dict[str, list[str]] = {}
-    for setup in setups:
-        start = f"{name} on {setup.arm.name}: "
-        for line in skipped:
-            if line.startswith(start):
-                arms.setdefault(line.removeprefix(start), []).append(setup.arm.name)
-    return ";".join(f" on {', '.join(dict.fromkeys(names))}: {reason}" for reason, names in arms.items())
 
 
 def _check(run: Path, names: Sequence[str], limit: int, masked_lm: Path | None, shadows: int | None) -> None:

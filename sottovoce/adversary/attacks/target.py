@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from client.node import Node
 from client.store.ledger import Ledger, LedgerError, LedgerRow
 from mechanisms.channels import EMBEDDING, LABEL, TEXT
-from mechanisms.guarantee import Guarantee
 from mechanisms.mechanism import parameters
 from mechanisms.messages.questions import EmbeddingQuestion, Projection
 from mechanisms.pieces import Text
@@ -264,25 +263,13 @@ def texts_of(target: Target, rows: Sequence[Row]) -> list[Text]:
     return [texts[row.key] for row in rows]
 
 
-def written_by_another(row: Row, arm: str, guarantee: Guarantee) -> UserError:
-    """Return the error for a release that the arm cannot have made by its experiment file.
-
-    Args:
-        row: Release.
-        arm: Name of the arm.
-        guarantee: Guarantee of the arm's mechanism. If it differs from the release's only in the samplers' error,
-            another version made the release.
-    """
-    path, guarantee_of_row = row.node.folder / f"ledger-{slug(arm)}.sqlite", row.released.guarantee
-    same_numerics = replace(
-        guarantee_of_row, numeric_epsilon=guarantee.numeric_epsilon, numeric_delta=guarantee.numeric_delta
+def written_by_another(row: Row, arm: str) -> UserError:
+    """Return the error for a release that the arm cannot have made by its experiment file."""
+    path = row.node.folder / f"ledger-{slug(arm)}.sqlite"
+    return UserError(
+        f'{path}: was not written by arm "{arm}" as experiment.toml describes it, or by another version of Sottovoce '
+        "(results.json names it)"
     )
-    if guarantee_of_row != guarantee == same_numerics:
-        return UserError(
-            f"{path}: was written by a version of Sottovoce with other samplers; attack the run with that one, which "
-            "results.json names"
-        )
-    return UserError(f'{path}: was not written by arm "{arm}" as experiment.toml describes it')
 
 
 # --- knowledge of the server
@@ -353,7 +340,7 @@ def knowledge(target: Target, row: Row) -> Knowledge:
             )
     if mechanism is None:
         raise UserError(f"{folder}: holds no maps; this arm's model is gone")
-    raise written_by_another(row, target.arm.name, mechanism.guarantee)
+    raise written_by_another(row, target.arm.name)
 
 
 def maps_sent(model: Path) -> Iterator[Maps]:

@@ -151,7 +151,7 @@ def held_of(target: Target, text: TextMechanism) -> Held:
     rows = [row for row in rows_of(target, "text") if target.arm.perturb in (BOTH, row.split)]
     for row in rows:
         if not row.released.guarantee.agrees(text.guarantee) or len(row.released.payload) != 4 * text.positions:
-            raise written_by_another(row, target.arm.name, text.guarantee)
+            raise written_by_another(row, target.arm.name)
     sample = attacked(target, rows, "texts")
     texts_ = texts_of(target, sample)
     payload = b"".join(row.released.payload for row in sample)
