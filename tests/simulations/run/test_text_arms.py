@@ -31,7 +31,6 @@ from simulations.artifacts.text_channel import StudyRewriter, prepare_rewriter
 from simulations.errors import UserError
 from simulations.experiment import Experiment, stand_in, text_mechanism
 from simulations.experiment.preflight import check_text
-from simulations.run.report import markdown
 from sottovoce.deployment.devices.bundle import chosen
 from tests.simulations.run.test_embeddings_arm import charged, sent
 from tests.support.requests import made
@@ -49,9 +48,6 @@ from tests.support.studies import (
 from tests.support.texts import PLUS, RANDOM, SANTEXT, TOKENS, VERBATIM, text_prepared, text_study, vocabulary
 from tests.support.tiny_generators import tiny_generator
 from tests.support.tiny_models import reviews
-from tests.system.test_simulation import finish, own_cache, table
-
-pytestmark = pytest.mark.xdist_group("ray")  # Ray takes all cores: one of these at a time
 
 ARMS = {
     "public-only": {"protocol": "public-only", "text": SANTEXT},
@@ -428,31 +424,6 @@ def test_every_exposure_is_known_to_the_policy() -> None:
         assert Policy(accept_unprotected=(f"{name}: a reason",)).unprotected == {name}
 
 
-@pytest.mark.slow
-@pytest.mark.soak
-def test_texts_through_flower_on_ray(shared: Path, tmp_path: Path) -> None:
-    with own_cache(shared / "cache"):
-        study = table(
-            text_study(shared, arm("random")).encoder.model,
-            arm=[arm("no noise"), arm("santext")],
-            training={"protocol": "sanitized-text", "label-stages": 1, "epochs": 1},
-            policy={"text": 1e4, "accept-unprotected": DECLARED},
-        )
-        finished = finish(tmp_path / "out", study)
-        assert [line["delivered"] for line in finished.lines()] == [24, 24]
-        assert all(line["dropped"] == line["errors"] == {} for line in finished.lines())
-        assert all(line["ladder"] and line["test_ladder"] for line in finished.lines())
-        rows = ledger_rows(finished.out / "nodes", "santext")
-        assert {(r.stage, r.channel) for r in rows} == {("train", "text"), ("train", "label"), ("test", "text")}
-        worst = finished.lines()[1]["budget"]["worst_case_epsilon"]
-        assert {r.epsilon for r in rows if r.channel == "text"} == {worst}
-        card = (finished.out / "models" / "santext" / "README.md").read_text()
-        assert "Pipeline.from_pretrained" in card and "sanitized-text: every user" in card
-        text = markdown(finished.results)
-        assert "| token | text |" in text
-        assert any("6·Σ" in (rung["statement"] or "") for rung in finished.lines()[1]["ladder"])
-
-
 # --- texts that models generate anew
 
 
@@ -468,7 +439,8 @@ def test_a_study_reads_a_language_model_of_each_kind(folder: Path, shared: Path,
         "paraphraser": str(tiny_generator(shared / "t5", "t5", words)),
     }
     study = text_study(shared, *arms, training={"epochs": 1}, text=checkpoints)
-    with own_cache(shared / "cache"):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(shared / "cache"))
         use_folder(folder, monkeypatch)
         ready = text_prepared(study, shared)
         rewriter = ready.public.rewriter

@@ -24,7 +24,6 @@ from mechanisms.messages.sealed import Sealed
 from simulations.shuffler.core import admit, shortfall
 from simulations.shuffler.shuffle import shuffle
 from simulations.shuffler.store import OPEN, Store, StoreError
-from tests.system.test_kills import place  # noqa: F401  a folder in memory, where there is one
 
 #: A chi-square above this occurs once in a million runs of a uniform permutation.
 FALSE_ALARM = 1e-6
@@ -94,11 +93,11 @@ def deployed(store: Store) -> Door:
 
 
 @pytest.fixture(params=["simulated", "deployed"])
-def door(request: pytest.FixtureRequest, place: Path) -> Iterator[Door]:  # noqa: F811
+def door(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Door]:
     if request.param == "simulated":
         yield simulated()
         return
-    with Store(place / "store.sqlite") as store:
+    with Store(tmp_path / "store.sqlite") as store:
         yield deployed(store)
 
 
