@@ -25,7 +25,7 @@ from mechanisms.accounting.privacy_filter import Account
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.privunit import PrivUnit
 from tests.support.clients import context
-from tests.support.quickstart import FEATURES, arrays, asks, examples, quickstart
+from tests.support.quickstart import FEATURES, arrays, asks, quickstart
 
 POLICY = Policy(statistic=6.0, label=3.0, total=8.0)
 VECTOR = {"mechanism": "privunit", "epsilon": 2.0, "norm": 1.0}
@@ -145,32 +145,27 @@ def test_what_nothing_accounts_for_has_the_answer_refused_and_said_here_alone(le
     assert "nothing accounts for" in caplog.text and "secret" not in caplog.text and "0.9" not in caplog.text
 
 
-def test_an_exception_and_an_apps_own_error_are_a_constant_text(app, ledger):
-    assert refused(app(asks(**{"break": 1}), context(3)), "failed")
-
-    def errs(asked, context, call_next):
-        return Message(Error(7, f"no: {examples(3)[0][0]}"), reply_to=asked)
-
-    app = quickstart([accounted(ledger, POLICY, RELEASES, instead=INSTEAD), errs])
-    assert refused(app(asks(), context(3)), "failed") and rows(ledger) == []
-
-
-def test_an_app_that_ends_the_process_ends_it_in_no_words_of_its_own(ledger):
+def test_a_failure_of_the_app_is_a_constant_text(ledger):
     """In a simulation, Ray says to the server what an actor has died of."""
 
-    def ends(asked, context, call_next):
-        raise KeyboardInterrupt("no: HIV")
+    def answer(fail):
+        mods = [accounted(ledger, POLICY, RELEASES, instead=INSTEAD), lambda asked, *_: fail(asked)]
+        return quickstart(mods)(asks(), context(3))
 
-    app = quickstart([accounted(ledger, POLICY, RELEASES, instead=INSTEAD), ends])
+    def raising(error):
+        def fail(asked):
+            raise error
+
+        return fail
+
+    def error(asked):
+        return Message(Error(7, "HIV"), reply_to=asked)
+
+    for fail in (raising(ValueError("HIV")), raising(SystemExit("HIV")), error):
+        assert refused(answer(fail), "failed") and rows(ledger) == []
     with pytest.raises(KeyboardInterrupt) as ended:
-        app(asks(), context(3))
+        answer(raising(KeyboardInterrupt("HIV")))
     assert ended.value.args == () and ended.value.__cause__ is None and ended.value.__suppress_context__
-
-    def leaves(asked, context, call_next):
-        raise SystemExit("no: HIV")
-
-    app = quickstart([accounted(ledger, POLICY, RELEASES, instead=INSTEAD), leaves])
-    assert refused(app(asks(), context(3)), "failed") and rows(ledger) == []
 
 
 def answering(ledger, **values):
@@ -221,7 +216,7 @@ def test_a_label_leaves_by_randomized_response_and_one_that_is_none_as_the_first
 
 def test_the_mean_of_what_leaves_is_the_update(tmp_path, monkeypatch):
     n, update = 6000, np.array([0.3, -0.2, 0.1, 0.0, 0.0, 0.2, 0.4])
-    out = accounting.Outgoing.of("arrays", VECTOR)
+    out = accounting.Outgoing.of("arrays", VECTOR | {"norm": 0.8})
     base = {"weight": np.zeros(FEATURES, np.float32), "bias": np.zeros((), np.float32)}
     part = accounting._Part.of("train", out, {"arrays": base})
     value = part.value({"arrays": {"weight": update[:FEATURES], "bias": update[FEATURES:].reshape(())}})

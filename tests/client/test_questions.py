@@ -153,16 +153,6 @@ def test_without_noise_it_is_the_models_own_class(tmp_path: Path) -> None:
     np.testing.assert_array_equal(values(reply), clear(h, asked))
 
 
-def test_many_classes_take_bounded_memory(tmp_path: Path) -> None:
-    """A draw holds a number for each class: 10,000 classes are drawn a few hundred rows at a time at most."""
-    from client.sanitizer import _BYTES, _Answering
-
-    rows = np.arange(3000, dtype=np.int64)
-    many = _Answering(rows, rows * 0, rows, np.arange(3001))
-    assert max(len(piece) for piece in many.pieces(rows, 8 * 10_000)) <= _BYTES // 80_000
-    assert answer_request().named("answer").bytes_in_draw >= 8 * CLASSES
-
-
 def test_the_ladder_of_an_answer() -> None:
     mechanism = answer_request().named("answer").mechanism
     rungs = ladder(None, None, answer=mechanism, users=None, delta=1e-6)
@@ -390,6 +380,23 @@ def test_a_cohort_answers_as_its_users_would_alone(tmp_path: Path, make: Any, mo
             rows = np.flatnonzero(other.users == user)
             rows = rows[np.argsort(other.records[rows])]
             np.testing.assert_array_equal(values(alone), values(other)[rows])
+
+
+@pytest.mark.parametrize(("make", "width"), [(answer_request, 8 * CLASSES), (vector_request, 2 * D)])
+def test_rows_are_drawn_in_bounded_memory(
+    tmp_path: Path, make: Any, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A draw holds a number for each class, and a vector may have thousands of coordinates."""
+    sizes: list[int] = []
+
+    def noted(question: Any, values: Any, users: np.ndarray, *given: Any, **named: Any) -> np.ndarray:
+        sizes.append(len(users))
+        return draw(question, values, users, *given, **named)
+
+    monkeypatch.setattr("client.sanitizer.draw", noted)
+    monkeypatch.setattr("client.sanitizer._BYTES", 3 * width)
+    ask(make_node(tmp_path, policy=POLICY), make())
+    assert sum(sizes) == 8 and max(sizes) <= 3
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from client.node import load_node
 from client.policy import Policy
 from client.shard import Shard, write_shard
 from client.store import questions as asking
-from client.store.ledger import Ledger
 from client.store.questions import FIRST_RECORD, QuestionRecords
 from mechanisms.messages.wire import (
     record_from_bytes,
@@ -168,15 +167,31 @@ def test_whose_sentence_it_is(world: World, node: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "line"),
+    ("policy", "changes", "line"),
     [
-        (Policy(embedding=31.0, total=99.0), r"on the channel; the server requests purkayastha, ε = 31\.42 at worst"),
-        (replace(POLICY, minimum_users=500), "minimum batch"),
+        (
+            Policy(embedding=31.0, total=99.0),
+            {},
+            r"the server requests purkayastha, ε = 31\.42 at worst",
+        ),
+        (replace(POLICY, minimum_users=500), {}, "minimum batch"),
+        (POLICY, {"stage": "train"}, "something else"),
+        (POLICY, {"minimum_users": 10**6}, "something else"),
+        (POLICY, {"part": (0, 2)}, "something else"),
+        (POLICY, {"label": {"mechanism": "randomized-response", "epsilon": 1.0}}, "something else"),
+        (POLICY, {"encoder": "ab" * 32}, "the encoder abababababababab"),
+        (POLICY, {"mean": np.zeros(5, np.float32), "m1": np.ones((5, 4), np.float32)}, "its maps do not fit"),
     ],
+    ids=range(8),
 )
-def test_a_question_beyond_the_policy(world: World, tmp_path: Path, policy: Policy, line: str) -> None:
-    node = world.device(tmp_path / "node", policy)
-    with honest(world) as server, pytest.raises(ValueError, match=f"{line}.*; nothing was charged$"):
+def test_a_question_that_is_not_answered(
+    world: World, tmp_path: Path, policy: Policy, changes: dict[str, Any], line: str
+) -> None:
+    node, body = world.device(tmp_path / "node", policy), question(world.request(**changes))
+    with (
+        raw_server(world, lambda _: http(body)) as server,
+        pytest.raises(ValueError, match=f"{line}.*; nothing was charged$"),
+    ):
         ask(world, node, [SENTENCE], server.address)
     assert not charged(node) and len(server.received) == 1
 
@@ -189,36 +204,6 @@ def test_what_the_total_allows_is_said_before_the_first_charge(world: World, nod
         ask(world, node, ["one", "two", "three", "four"], world.address)
     assert len(charged(node)) == 1
     assert ask(world, node, ["one", "two", "three"], world.address).charged == 2
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"stage": "train"},
-        {"minimum_users": 10**6},
-        {"part": (0, 2)},
-        {"label": {"mechanism": "randomized-response", "epsilon": 1.0}},
-    ],
-    ids=str,
-)
-def test_a_question_for_something_else(world: World, node: Path, changes: dict[str, Any]) -> None:
-    body = question(world.request(**changes))
-    with (
-        raw_server(world, lambda request: http(body)) as server,
-        pytest.raises(ValueError, match="asks for something else than the embedding of one sentence; nothing was"),
-    ):
-        ask(world, node, [SENTENCE], server.address)
-    assert not charged(node)
-
-
-def test_a_question_for_another_encoder(world: World, node: Path) -> None:
-    for request, line in (
-        (world.request(encoder="ab" * 32), "asks for embeddings of the encoder abababababababab"),
-        (world.request(mean=np.zeros(5, np.float32), m1=np.ones((5, 4), np.float32)), "its maps do not fit"),
-    ):
-        body = question(request)
-        with raw_server(world, lambda _, body=body: http(body)) as server, pytest.raises(ValueError, match=line):
-            ask(world, node, [SENTENCE], server.address)
 
 
 # -- numbers of sentences ---------------------------------------------------------------------------------------------
@@ -266,9 +251,6 @@ def test_several_at_once_share_numbers_and_budget(world: World, node: Path) -> N
     lines = [line for line in said if line]  # found out when it is counted, or when another was charged meanwhile
     assert all("policy's total" in line or "budget does not cover" in line for line in lines)
     assert all("; nothing was charged" in line for line in lines)
-    with QuestionRecords(node) as numbers:
-        records = numbers.record_numbers(0, [asking.sentence_hash(text) for text in texts[:12]])
-    assert len(set(records[records >= 0].tolist())) == (records >= 0).sum()
 
 
 def test_a_crash_between_numbering_and_charging_leaves_the_number_to_its_sentence(
@@ -285,8 +267,7 @@ def test_a_crash_between_numbering_and_charging_leaves_the_number_to_its_sentenc
     ask(world, node, ["one"], world.address)
     assert [row.record - FIRST_RECORD for row in charged(node)] == [0, 1]
     with QuestionRecords(node) as numbers:
-        known = numbers.record_numbers(0, [asking.sentence_hash("one"), asking.sentence_hash("two")])
-        assert known.tolist() == [FIRST_RECORD, FIRST_RECORD + 1]
+        assert numbers.record_numbers(0, [asking.sentence_hash("one")]).tolist() == [FIRST_RECORD]
 
 
 def test_damaged_numbers_are_said(world: World, node: Path) -> None:
@@ -299,24 +280,17 @@ def test_damaged_numbers_are_said(world: World, node: Path) -> None:
         ask(world, node, ["one"], world.address)
 
 
-@pytest.mark.parametrize(
-    ("place", "line"),
-    [
-        (QuestionRecords, r"asked\.sqlite: cannot be used .*full.*; nothing was charged"),
-        (Ledger, "full.*; nothing was charged"),
-    ],
-)
-def test_a_full_disk(world: World, node: Path, monkeypatch: pytest.MonkeyPatch, place: Any, line: str) -> None:
+def test_a_full_disk(world: World, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ask(world, node, ["one"], world.address)
     with monkeypatch.context() as patch:
-        opened = place.__init__
+        opened = QuestionRecords.__init__
 
-        def full(self: Any, *arguments: Any, **more: Any) -> None:
-            opened(self, *arguments, **more)
+        def full(self: QuestionRecords, folder: Path) -> None:
+            opened(self, folder)
             self._connection.execute("PRAGMA max_page_count = 1")
 
-        patch.setattr(place, "__init__", full)
-        with pytest.raises(ValueError, match=line):
+        patch.setattr(QuestionRecords, "__init__", full)
+        with pytest.raises(ValueError, match=r"asked\.sqlite: cannot be used .*full.*; nothing was charged"):
             ask(world, node, [f"film {i}" for i in range(200)], world.address)
     assert len(charged(node)) == 1
     assert ask(world, node, ["one", "two"], world.address).charged == 1

@@ -4,8 +4,16 @@ much memory, or is answered with anything but a release or a constant text."""
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import threading
+import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -15,13 +23,16 @@ from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse
 from flwr.proto.run_pb2 import GetRunResponse, Run
 from flwr.supercore.inflatable.inflatable_object import get_object_tree
 
-from client.device import fleet
+from client.device import fleet, serve
 from client.device.fleet import Unusable, assemble
 from client.device.serve import MARK
-from client.node import load_node
+from client.node import load_node, write_node
+from client.policy import Policy
 from mechanisms.messages.refusals import REFUSALS
+from sottovoce.cli import main as cli
+from sottovoce.deployment import certificates
 from tests.support.clients import make_node, message, request
-from tests.support.fake_superlink import FAB, NODE, Served, bundle, objects
+from tests.support.fake_superlink import FAB, NODE, Fake, Served, bundle, objects
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:pathspec.*")
 
@@ -103,8 +114,9 @@ def device(fake, keys, tmp_path):
     node = make_node(tmp_path / "node", seed=None)
     started = []
 
-    def start():
-        started.append(Served(node, superlink=fake.address, root_certificates=keys / "ca.pem", key=keys / "node.key"))
+    def start(stop=None):
+        where = {"superlink": fake.address, "root_certificates": keys / "ca.pem", "key": keys / "node.key"}
+        started.append(Served(node, stop=stop, **where))
         return started[-1]
 
     yield start
@@ -296,3 +308,205 @@ def test_a_node_that_ended_without_a_word_is_let_in_again(fake, device, tmp_path
     served = device()
     served.until(lambda: fake.asked["pull-messages"])
     assert (fake.asked["deactivate-node"], fake.asked["activate-node"]) == (1, 2)
+
+
+# --- when an answer leaves, and how often a device polls ---
+
+
+class Waits(threading.Event):
+    """Waits for nothing but `seconds`, and remembers for how long it would have, and when that was over."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        super().__init__()
+        self.long: list[float] = []
+        self.over: list[float] = []
+        self._seconds = seconds
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if timeout is not None and timeout > 100.0:
+            self.long.append(timeout)
+            super().wait(self._seconds)
+            self.over.append(time.time())
+            return self.is_set()
+        return super().wait(timeout)
+
+
+WINDOW = Policy(embedding=100.0, label=9.0, total=1000.0, window=3000.0)
+
+
+@pytest.mark.parametrize("what", ["answered", "refused", "malformed", "other code"])
+def test_every_answer_leaves_at_a_moment_drawn_before(what, fake, device, tmp_path, monkeypatch):
+    """With a window of 3,000 s and the draw .5: 2,250 s after the question came, less what has passed since."""
+    make_node(tmp_path / "node", seed=None, policy=WINDOW)
+    monkeypatch.setattr("client.device.serve.secrets", SimpleNamespace(randbelow=lambda below: below // 2))
+    waits, sent = Waits(0.3), message(request(arm="other" if what == "refused" else ""))
+    damage = (lambda data: data[:5]) if what == "malformed" else None
+    fake.send(sent, fab=b"no archive" if what == "other code" else None, damage=damage)
+    served = device(waits)
+    served.until(lambda: fake.replies)
+    served.end()
+    (left,), (over,) = waits.long, waits.over
+    assert 2150.0 < left <= 2250.0 and fake.replies[0].HasField("error") == (what != "answered")
+    about = fake.replies[0].metadata  # which says when the answer was made, and what is left of the question's time
+    assert about.created_at >= over and about.ttl <= sent.metadata.created_at + sent.metadata.ttl - over
+
+
+@pytest.mark.parametrize("path", ["pull-object", "confirm-message-received"])
+def test_a_part_of_a_request_that_is_held_back_moves_the_window(path, fake, device, tmp_path, monkeypatch):
+    """With a window of 1.2 s and the draw 0: .6 s after the SuperLink's last word, which came later than the window."""
+    make_node(tmp_path / "node", seed=None, policy=replace(WINDOW, window=1.2))
+    monkeypatch.setattr("client.device.serve.secrets", SimpleNamespace(randbelow=lambda below: 0))
+    fake.send(message(request(arm="")))
+    said, times = fake.says.get(path, lambda _: b""), []
+
+    def late(body):
+        time.sleep(0.0 if times else 1.3)
+        times.append(time.monotonic())
+        return said(body)
+
+    fake.says[path] = late
+    fake.says["push-messages"] = lambda _: (times.append(time.monotonic()), b"")[1]
+    device().until(lambda: fake.replies)
+    assert times[-1] - times[-2] >= 0.6 and not fake.replies[0].HasField("error")
+
+
+def test_the_window_is_that_of_the_policy_as_it_is_now(fake, device, tmp_path):
+    """A bundle is installed over a device that is served: answers keep to its window, as to the rest of its policy; and
+    to that one while the file cannot be read."""
+    waits = Waits()
+    served = device(waits)
+    for change, long, is_error in (
+        (lambda: None, 0, False),
+        (lambda: write_node(tmp_path / "node", policy=WINDOW), 1, False),
+        (lambda: (tmp_path / "node" / "node.json").write_text("{"), 2, True),
+    ):
+        change()
+        fake.replies.clear()
+        fake.send(message(request(arm="")))
+        served.until(lambda: fake.replies)
+        assert len(waits.long) == long and fake.replies[0].HasField("error") == is_error
+
+
+class Quiet:
+    """A SuperLink of which message `comes` has one, by the number of the question, and then is told to end."""
+
+    node_id = 7
+
+    def __init__(self, comes: set[int], questions: int) -> None:
+        self.asked, self.waits = 0, []
+        self._comes, self._questions = comes, questions
+
+    def activate(self, before: int | None) -> None: ...
+    def beat(self) -> bool:
+        return True
+
+    def close(self) -> None: ...
+
+    def receive(self) -> Any:
+        self.asked += 1
+        return ("about", "tree") if self.asked in self._comes else None
+
+    # what waits in the device's place
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        return len(self.waits) > self._questions
+
+    def is_set(self) -> bool:
+        return False
+
+
+def test_an_idle_device_polls_ever_more_seldom_until_a_message_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve.secrets, "randbelow", lambda n: n)  # the longest that chance allows
+    monkeypatch.setattr(serve._Server, "_answer", lambda self, about, tree: None)
+    quiet: Any = Quiet({41}, 60)
+    serve._Server(Path("node"), quiet, "here:1", quiet).run(io.StringIO())
+    idle = quiet.waits[:41]
+    assert idle[0] == 0.5 and idle[40] == 10.0 and 60 < sum(wait for wait in idle if wait < 10) < 120
+    assert all(before <= after <= 1.1 * before + 1e-12 for before, after in pairwise(idle))
+    assert quiet.waits[41] == 0.5  # poll 42 came without a wait
+
+
+def test_devices_that_answered_together_do_not_ask_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet: Any = Quiet(set(), 50)
+    serve._Server(Path("node"), quiet, "here:1", quiet).run(io.StringIO())
+    shares = [wait / min(0.5 * 1.1**i, 10.0) for i, wait in enumerate(quiet.waits[:50])]
+    assert len(set(shares)) == 50 and min(shares) >= 0.5 and max(shares) <= 1
+
+
+# --- the command ---
+
+
+def command(node, keys, superlink="127.0.0.1:1", **changes):
+    options = {"superlink": superlink, "root-certificates": keys / "ca.pem", "key": keys / "node.key"}
+    options |= {name.replace("_", "-"): value for name, value in changes.items()}
+    return ["device", "serve", str(node), *(part for name, v in options.items() for part in (f"--{name}", str(v)))]
+
+
+def complaint(arguments, capsys):
+    assert cli.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        *(({"superlink": x}, "HOST:PORT") for x in ("localhost", "x:0", "x:65536", "https://x:1", "[::1:5", "x:٣")),
+        ({"key": "ca.pem"}, "no elliptic-curve private key"),
+        ({"key": "cert.key"}, "no elliptic-curve private key"),
+        ({"key": "ca"}, "cannot be read"),
+        ({"root_certificates": "missing"}, "--root-certificates"),
+        ({"root_certificates": "node.pub"}, "holds no certificate"),
+    ],
+)
+def test_an_address_or_file_that_is_none_is_one_line(keys, tmp_path, capsys, changes, words):
+    changes = {name: value if name == "superlink" else keys / value for name, value in changes.items()}
+    assert words in complaint(command(make_node(tmp_path, seed=None), keys, **changes), capsys)
+
+
+def test_a_folder_that_is_no_devices_is_one_line(keys, tmp_path, capsys):
+    for folder, words in (
+        ("missing", "node.json"),
+        ("", "node.json"),
+        (make_node(tmp_path / "simulated"), "simulation"),
+    ):
+        assert words in complaint(command(tmp_path / folder, keys), capsys)
+    assert not (tmp_path / "missing").exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ((412, {}, b'{"code": 2004, "detail": "secret"}'), "does not accept this node's key"),
+        ((404, {}, b"secret"), "is no SuperLink"),
+    ],
+)
+def test_a_server_that_refuses_is_one_line(fake, keys, tmp_path, capsys, said, words):
+    fake.says["activate-node"] = said
+    line = complaint(command(make_node(tmp_path, seed=None), keys, fake.address), capsys)
+    assert words in line and "secret" not in line
+
+
+@pytest.mark.parametrize("what", ["another authority", "another host", "no TLS"])
+def test_a_server_that_is_another_is_one_line_and_asked_nothing(keys, tmp_path, capsys, what):
+    certificates.make_authority(tmp_path / "ca")
+    certificates.issue(keys / "ca", tmp_path / "elsewhere", "superlink", hosts=("elsewhere.example",))
+    trusted = tmp_path / "ca" if what == "another authority" else keys
+    fake = Fake(tmp_path / "elsewhere" if what == "another host" else keys, tls=what != "no TLS")
+    try:
+        node = make_node(tmp_path / "node", seed=None)
+        line = complaint(command(node, keys, fake.address, root_certificates=trusted / "ca.pem"), capsys)
+    finally:
+        fake.close()
+    assert ("does not speak TLS" if what == "no TLS" else "certificate is not good for it") in line
+    assert not fake.asked
+
+
+def test_keys_are_their_owners_alone(keys):
+    found = [path for path in keys.rglob("*") if path.suffix == ".key"]
+    assert len(found) == 3
+    assert {path.stat().st_mode & 0o777 for path in found} == {0o600}
+    with pytest.raises(FileExistsError):
+        certificates.node_keys(keys)

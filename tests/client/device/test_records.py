@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +12,20 @@ import pytest
 
 from client.app import answer
 from client.device.bundle import Bundle
-from client.device.records import add_records
+from client.device.records import add_records, encode_records
 from client.models.embeddings import embeddings_path, write_embeddings
+from client.models.encoder import Encoder
 from client.node import load_node, write_node
 from client.policy import Policy
 from client.shard import Shard, extend_shard, write_shard
 from client.store.questions import FIRST_RECORD, QuestionRecords
-from mechanisms.messages.wire import request_to_record
+from mechanisms.messages.wire import reply_from_record, request_to_record
 from sottovoce.cli import main as cli
 from tests.support.clients import ENCODER, make_node, request
-from tests.support.devices import PUBLISHER, SENTENCES, make_bundle
+from tests.support.devices import POLICY, PUBLISHER, SENTENCES, make_bundle
+from tests.support.requests import changed
 
+ROOMY = replace(POLICY, embedding=1000.0, total=10_000.0)
 FILES = {
     "a.txt": "\ufeffone film\r\n\n  two books  \nthree",
     "a.tsv": 'mood\tsentence\nbad\tone "film\ngood\t two books \nbad\tthree\n',
@@ -259,3 +263,70 @@ def test_several_who_add_at_once_all_do(node: Path) -> None:
     found = held(node)
     assert sorted(text for _, _, text in found) == sorted(f"{user} {i}" for user in range(4) for i in range(5))
     assert sorted((user, record) for user, record, _ in found) == [(user, i) for user in range(2) for i in range(10)]
+
+
+# -- encoded before anybody asks: the time of an answer would show the length of a text --
+
+
+@pytest.fixture
+def encoding(made: Bundle, tmp_path: Path) -> Path:
+    write_node(tmp_path / "node", encoder=made.encoder, policy=ROOMY)
+    return tmp_path / "node"
+
+
+def forbid_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Encoder, "encode", lambda *_: pytest.fail("a text is encoded while a server waits"))
+
+
+def answered(made: Bundle, node: Path, split: str = "train") -> int:
+    asked = changed(made.request, split=split, label=None)
+    return len(reply_from_record(answer(request_to_record(asked), load_node(node))))
+
+
+def test_texts_are_encoded_when_they_are_added(made: Bundle, encoding: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_records(encoding, "train", SENTENCES[:2], None)
+    add_records(encoding, "train", [*SENTENCES[2:4], "long " * 100_000], None)
+    add_records(encoding, "test", SENTENCES[4:5], None)
+    whole = load_node(encoding).shard("train").embeddings(made.request.encoder).take(np.arange(4))
+    expected = Encoder(made.encoder or "", threads=1).encode(SENTENCES[:4])
+    np.testing.assert_array_equal(whole, expected)
+    forbid_encoding(monkeypatch)
+    assert answered(made, encoding) == 5 and answered(made, encoding, "test") == 1
+
+
+def test_what_came_otherwise_is_encoded_before_anybody_asks(
+    made: Bundle, encoding: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records that were written by hand, or under another bundle's encoder, and what a full disk left out."""
+    ids = np.arange(3, dtype=np.int64)
+    write_shard(encoding, "train", 0 * ids, ids, SENTENCES[:3], None)
+    encode_records(load_node(encoding))
+    kept = embeddings_path(encoding, "train", made.request.encoder)
+    before = kept.stat().st_mtime_ns
+    forbid_encoding(monkeypatch)
+    encode_records(load_node(encoding))  # which has nothing left to do
+    assert kept.stat().st_mtime_ns == before and answered(made, encoding) == 3
+
+
+def test_a_bundle_s_encoder_reads_the_records_when_it_is_installed(
+    made: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a device that is served meanwhile, too: the next question finds them encoded."""
+    made.install(tmp_path / "node", PUBLISHER)
+    ids = np.arange(3, dtype=np.int64)
+    write_shard(tmp_path / "node", "train", ids, 0 * ids, SENTENCES[:3], None)
+    made.install(tmp_path / "node")
+    forbid_encoding(monkeypatch)
+    assert answered(made, tmp_path / "node") == 3
+
+
+def test_an_encoded_record_that_cannot_be_kept_is_encoded_later(
+    made: Bundle, encoding: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("client.device.records.write_embeddings", full)
+        add_records(encoding, "train", SENTENCES[:2], None)
+    assert not embeddings_path(encoding, "train", made.request.encoder).exists() and answered(made, encoding) == 2

@@ -122,7 +122,7 @@ def test_identity_is_the_content(tmp_path):
 
 
 @pytest.mark.parametrize("name", encoders.FILES)
-@pytest.mark.parametrize("content", [None, b"", b"{}", b"not a model"])
+@pytest.mark.parametrize("content", [None, b"{}"])
 def test_a_folder_that_is_no_encoder_is_one_line(tmp_path, name, content):
     path = make_encoder(tmp_path) / name
     path.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import sqlite3
@@ -13,10 +14,8 @@ import pytest
 
 from client.store import ledger as ledgers
 from client.store.ledger import Charge, Ledger, LedgerError
-from mechanisms.accounting.compose import compose
 from mechanisms.gaussian import Gaussian
 from mechanisms.guarantee import Guarantee
-from mechanisms.randomized_response import RandomizedResponse
 
 RR = Guarantee(epsilon=2.0, metric="discrete", diameter=1.0, protects="label")
 NOISE = Guarantee(epsilon=float("inf"), metric="euclidean", diameter=2.0, protects="sequence", sigma=1.0)
@@ -61,100 +60,55 @@ def test_a_theorem_is_a_part_of_the_key_but_for_its_last_bits(ledger):
 
 
 def test_noise_is_priced_at_the_delta_that_is_given(ledger):
-    write(ledger, charge([1], [0]), charge([1], [0], channel="embedding", guarantee=NOISE))
-    assert ledger.spent(ids(1), without=["embedding"]).epsilon.tolist() == [2.0]
+    write(ledger, charge([1, 1], [0, 1]), charge([1], [0], channel="embedding", guarantee=NOISE))
+    assert ledger.spent(ids(1), without=["embedding"]).epsilon.tolist() == [4.0]
     assert ledger.spent(ids(1)).epsilon.tolist() == [np.inf]  # Gaussian noise promises nothing at δ = 0
-    assert ledger.spent(ids(1), delta=1e-6).epsilon[0] == pytest.approx(2 + NOISE.worst_case(1e-6))
-
-
-class Plain:
-    """What a ledger answers, computed from a list of its releases one at a time."""
-
-    def __init__(self):
-        self.releases = []
-
-    def add(self, charge):
-        for user, record, payload in zip(charge.users.tolist(), charge.records.tolist(), charge.payloads, strict=True):
-            self.releases.append((charge, user, record, bytes(payload)))
-
-    def recall(self, stage, channel, digest, users, records):
-        same, others = [], []
-        for key in zip(users.tolist(), records.tolist(), strict=True):
-            mine = [
-                (c.digest, p) for c, *who, p in self.releases if (c.stage, c.channel, *who) == (stage, channel, *key)
-            ]
-            same.append(next((p for d, p in mine if d == digest), None))
-            others.append(sum(d != digest for d, _ in mine))
-        return same, others
-
-    def spent(self, users, without=()):
-        return [
-            sum(c.epsilon for c, user, *_ in self.releases if user == u and c.channel not in without) for u in users
-        ]
-
-    def spent_on(self, channel, users, records):
-        keys = zip(users.tolist(), records.tolist(), strict=True)
-        return [sum(c.epsilon for c, u, r, _ in self.releases if (c.channel, u, r) == (channel, *k)) for k in keys]
+    assert ledger.spent(ids(1), delta=1e-6).epsilon[0] == pytest.approx(4 + NOISE.worst_case(1e-6))
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_blocks_answer_as_single_rows_would(tmp_path, seed):
     """Random blocks, some of one release, of users with several records, asked about in any order."""
     rng = np.random.default_rng(seed)
-    plain = Plain()
     people = rng.choice([0, 1, 2, 3, 7, 2**40, 2**62], size=5, replace=False)
     numbers = np.array([0, 1, 2, 2**32 - 1])
+    released = {}  # bytes by stage, channel, digest, user and record; each at ε = 2
     with Ledger(tmp_path / "l", durable=False) as ledger:
-        for stage in "st":
-            for channel, width in (("label", 2), ("embedding", 5)):
-                for digest in "de":
-                    pairs = rng.permutation([(u, r) for u in people for r in numbers])[: rng.integers(1, 20)]
-                    for part in np.array_split(pairs, rng.integers(1, 4)):
-                        if not len(part):
-                            continue
-                        data = [rng.bytes(width) for _ in part]
-                        new = charge(*part.T.tolist(), stage=stage, channel=channel, digest=digest, payloads=data)
-                        write(ledger, new)
-                        plain.add(new)
+        for stage, (channel, width), digest in itertools.product("st", [("label", 2), ("embedding", 5)], "de"):
+            pairs = rng.permutation([(u, r) for u in people for r in numbers])[: rng.integers(3, 20)]
+            for part in np.array_split(pairs, rng.integers(1, 4)):
+                data = [rng.bytes(width) for _ in part]
+                write(ledger, charge(*part.T.tolist(), stage=stage, channel=channel, digest=digest, payloads=data))
+                keys = ((stage, channel, digest, *pair) for pair in part.tolist())
+                released |= dict(zip(keys, data, strict=True))
         for _ in range(4):
             asked = rng.permutation([(u, r) for u in [*people, 5, 2**63 - 1] for r in numbers])[: rng.integers(0, 28)]
             users, records = asked[:, 0].copy(), asked[:, 1].copy()
             for key in (("s", "label", "d"), ("t", "embedding", "e"), ("t", "label", "nothing")):
                 found = ledger.recall(*key, users, records)
-                assert (recalled(found), found.earlier.tolist()) == plain.recall(*key, users, records)
+                assert recalled(found) == [released.get((*key, *pair)) for pair in asked.tolist()]
+                others = [(*key[:2], digest) for digest in {"d", "e"} - {key[2]}]
+                assert found.earlier.tolist() == [sum((*o, *p) in released for o in others) for p in asked.tolist()]
             for without in ((), ("label",)):
-                assert ledger.spent(users, without=without).epsilon.tolist() == plain.spent(users, without)
-            assert ledger.spent_on("label", users, records).epsilon.tolist() == plain.spent_on("label", users, records)
+                spent = [2.0 * sum(k[3] == user and k[1] not in without for k in released) for user in users]
+                assert ledger.spent(users, without=without).epsilon.tolist() == spent
+            spent = [2.0 * sum((k[1], *k[3:]) == ("label", *pair) for k in released) for pair in asked.tolist()]
+            assert ledger.spent_on("label", users, records).epsilon.tolist() == spent
         rows = ledger.rows()
         keys = [(r.user, r.record, r.stage, r.channel, r.digest) for r in rows]
-        assert keys == sorted(keys) and len(keys) == len(set(keys)) == len(plain.releases)
-        assert {(*k, r.payload) for k, r in zip(keys, rows, strict=True)} == {
-            (u, r, c.stage, c.channel, c.digest, p) for c, u, r, p in plain.releases
-        }
+        assert keys == sorted(keys) and len(keys) == len(released)
+        assert {(*k[2:], *k[:2]): r.payload for k, r in zip(keys, rows, strict=True)} == released
 
 
 def test_n_one_by_one_cost_what_n_at_once_cost(tmp_path):
-    """By the ledger's own sums, and by composition of what the two ledgers say was released."""
-    mechanisms = {"embedding": Gaussian(4, 2.0), "label": RandomizedResponse(0.3, 3)}
-    n, budgets, sums = 6, [], []
-    for name, step in (("one by one", 1), ("at once", n)):
-        with Ledger(tmp_path / name, durable=False) as ledger:
-            for start in range(0, n, step):
-                records = range(start, start + step)
-                write(
-                    ledger,
-                    *(
-                        charge([3] * step, records, channel=c, guarantee=m.guarantee, delta=1e-7)
-                        for c, m in mechanisms.items()
-                    ),
-                )
-            released = [mechanisms[row.channel] for row in ledger.rows()]
-            budgets.append(compose([(m, 1) for m in released], delta=1e-6))
-            sums.append(ledger.spent(ids(3), delta=1e-7).epsilon.tolist())
-            sums[-1] += ledger.spent_on("label", ids(*[3] * n), ids(*range(n)), delta=1e-7).epsilon.tolist()
-    assert budgets[0] == budgets[1] == compose([(m, n) for m in mechanisms.values()], delta=1e-6)
-    assert sums[0] == sums[1]
-    assert sums[0][0] == pytest.approx(n * sum(m.guarantee.worst_case(1e-7) for m in mechanisms.values()))
+    sums = []
+    for step in (1, 6):
+        with Ledger(tmp_path / f"{step}", durable=False) as ledger:
+            for start in range(0, 6, step):
+                write(ledger, charge([3] * step, range(start, start + step), guarantee=Gaussian(4, 2.0).guarantee))
+            account = ledger.spent(ids(3), delta=1e-7)
+            sums.append([column.tolist() for column in (account.epsilon, account.delta, account.rho)])
+    assert sums[0] == sums[1] and sums[0][0] == [pytest.approx(6 * Gaussian(4, 2.0).guarantee.worst_case(1e-7))]
 
 
 @pytest.mark.parametrize(
@@ -299,6 +253,15 @@ def test_an_older_copy_in_the_place_of_an_open_ledger_is_not_used(tmp_path, put,
                 pass
     with pytest.raises(LedgerError, match="older copy"):
         Ledger(path)
+
+
+def test_another_ledger_of_as_many_commits_is_not_used(tmp_path):
+    for name in "ab":
+        with Ledger(tmp_path / name / "l") as ledger:
+            write(ledger, charge([1], [0]))
+    shutil.copyfile(tmp_path / "b" / "l", tmp_path / "a" / "l")
+    with pytest.raises(LedgerError, match="another ledger"):
+        Ledger(tmp_path / "a" / "l")
 
 
 def test_of_two_branches_of_a_ledger_one_goes_on(tmp_path):
