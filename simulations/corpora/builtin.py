@@ -1,4 +1,4 @@
-"""Built-in corpus: short reviews from a seeded grammar over the bank in `fragments`.
+"""Built-in corpus: short reviews from a seeded grammar over the bank of words in `fragments.toml`.
 
 A review has an author (a user) whose style leaks, a sentiment and a genre. Sentiment is the writer's conclusion, not
 the sum of the clauses. Concessions, complaints before a kind verdict, irony, understatement and a few reviews that two
@@ -9,23 +9,29 @@ combination of fragments, even between two seeds.
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
 from client.store.text_column import TextColumn
-from simulations.corpora import fragments as bank
 from simulations.corpora.corpus import Corpus, Split
 from simulations.errors import UserError
 
 T = TypeVar("T")
 
+#: Hand-written words and clauses.
+BANK: dict[str, Any] = tomllib.loads(Path(__file__).with_name("fragments.toml").read_text(encoding="utf-8"))
+#: Words of one genre: its name, names of the thing, openers, subjects (singular), and whole clauses of both sides.
+_Genre = Mapping[str, Any]
+
 LIMIT = 100_000
 PARTS = ("public", "train", "test")
 SENTIMENTS = ("negative", "positive")
-GENRES = tuple(genre.name for genre in bank.GENRES)
+GENRES = tuple(genre["name"] for genre in BANK["genre"])
 #: Desk i of an office takes up genres i, i + 4 and i + 8: a convention, which neither names nor texts tell.
 DESKS = ("A", "B", "C", "D")
 #: Classes of each task.
@@ -39,8 +45,8 @@ _WAYS = (("plain", 0.87), ("concession", 0.06), ("against", 0.03), ("indirect", 
 _SENTENCES = (0.3, 0.45, 0.25)
 _NEUTRAL = 0.25
 _OWN_CLAUSE = 0.25
-_AMERICAN = re.compile(r"\b(" + "|".join(sorted(bank.AMERICAN, key=len, reverse=True)) + r")\b")
-_CONTRACTIONS = re.compile(r"\b(" + "|".join(bank.CONTRACTIONS) + r")\b")
+_AMERICAN = re.compile(r"\b(" + "|".join(sorted(BANK["american"], key=len, reverse=True)) + r")\b")
+_CONTRACTIONS = re.compile(r"\b(" + "|".join(BANK["contractions"]) + r")\b")
 
 
 class _Draw:
@@ -79,7 +85,7 @@ class _Author:
     sign_off: str
     dash: str
     openers: tuple[str, ...]
-    genres: tuple[bank.Genre, ...]
+    genres: tuple[_Genre, ...]
     american: bool
     contracts: bool
     lower_case: bool
@@ -115,13 +121,8 @@ def builtin(
         choices = '", "'.join(TASKS)
         raise UserError(f'task: unknown "{task}"; choose "{choices}"')
     sizes = {"public": public, "train": train, "test": test}
-    for name, size in sizes.items():
-        if size < 0:
-            raise UserError(f"{name}: {size} reviews; give a number from 0 to {LIMIT}")
     if sum(sizes.values()) > LIMIT:
         raise UserError(f"public + train + test: {sum(sizes.values())} reviews; the corpus ends at {LIMIT}")
-    if seed < 0:
-        raise UserError(f"seed: {seed}; give an integer from 0")
     writers = max(1, train // 5) if authors is None else authors
     if not 1 <= writers <= max(1, train):
         raise UserError(f"authors: {writers} for {train} train reviews; give a number from 1 to {max(1, train)}")
@@ -136,13 +137,13 @@ def _authors(prefix: str, count: int, seed: int) -> list[_Author]:
     return [
         _Author(
             name=f"{prefix}-{index:05d}",
-            adverb=draw.pick(bank.ADVERBS),
+            adverb=draw.pick(BANK["adverbs"]),
             adverb_rate=0.7 * draw.uniform(),
-            ending=draw.pick(bank.ENDINGS),
-            sign_off=draw.pick(bank.SIGN_OFFS) if draw.chance(0.5) else "",
+            ending=draw.pick(BANK["endings"]),
+            sign_off=draw.pick(BANK["sign-offs"]) if draw.chance(0.5) else "",
             dash=draw.pick((" - ", " – ", " ... ", ", ")),
-            openers=tuple(draw.pick(bank.OPENERS) for _ in range(4)),
-            genres=tuple(draw.pick(bank.GENRES) for _ in range(3)),
+            openers=tuple(draw.pick(BANK["openers"]) for _ in range(4)),
+            genres=tuple(draw.pick(BANK["genre"]) for _ in range(3)),
             american=draw.chance(0.5),
             contracts=draw.chance(0.5),
             lower_case=draw.chance(0.2),
@@ -159,7 +160,7 @@ def _part(part: str, size: int, authors: list[_Author], task: str, seed: int) ->
     while len(texts) < size:
         covering = part == "train" and len(texts) < len(authors)
         author = authors[len(texts)] if covering else draw.pick(authors)
-        genre = draw.pick(author.genres) if draw.chance(0.5) else draw.pick(bank.GENRES)
+        genre = draw.pick(author.genres) if draw.chance(0.5) else draw.pick(BANK["genre"])
         sign = draw.chance(0.5)
         sentences = _review(draw, PARTS.index(part), author, genre, sign)
         length = sum(len(sentence.split()) for sentence in sentences)
@@ -168,7 +169,7 @@ def _part(part: str, size: int, authors: list[_Author], task: str, seed: int) ->
         seen.add(sentences)
         texts.append(_styled(draw, author, sentences))
         signs.append(int(sign))
-        genres.append(GENRES.index(genre.name))
+        genres.append(GENRES.index(genre["name"]))
         users.append(author.name)
     labels = np.array(signs if task == "sentiment" else genres, dtype=np.int64)
     return Corpus(
@@ -180,7 +181,7 @@ def _part(part: str, size: int, authors: list[_Author], task: str, seed: int) ->
     )
 
 
-def _review(draw: _Draw, part: int, author: _Author, genre: bank.Genre, sign: bool) -> tuple[str, ...]:
+def _review(draw: _Draw, part: int, author: _Author, genre: _Genre, sign: bool) -> tuple[str, ...]:
     """Return the sentences of a review before style, each one belonging to `part`."""
     way = _WAYS[draw.weighted([share for _, share in _WAYS])][0]
     count = 1 + draw.weighted(_SENTENCES)
@@ -188,8 +189,8 @@ def _review(draw: _Draw, part: int, author: _Author, genre: bank.Genre, sign: bo
     if count == 1 and way in ("against", "indirect"):
         count = 2
     write = _Sentences(draw, part, author, genre)
-    plainly = bank.GOOD_VERDICTS if sign else bank.BAD_VERDICTS
-    indirectly = bank.UNDERSTATED_PRAISE if sign else bank.IRONIC_BLAME
+    plainly = BANK["good-verdicts"] if sign else BANK["bad-verdicts"]
+    indirectly = BANK["understated-praise"] if sign else BANK["ironic-blame"]
     if way == "standoff":
         return (write.standoff(),)
     if way == "against":
@@ -212,7 +213,7 @@ class _Sentences:
     draw: _Draw
     part: int
     author: _Author
-    genre: bank.Genre
+    genre: _Genre
 
     def aspect(self, good: bool) -> str:
         return self._own(lambda: f"{self._feeling(good)} {self._clause(good)}")
@@ -222,14 +223,14 @@ class _Sentences:
             first = second = self._clause(good)
             while second == first:
                 second = self._clause(good)
-            return f"{self._feeling(good)} {first}{self.draw.pick(bank.ADDITIONS)} {second}"
+            return f"{self._feeling(good)} {first}{self.draw.pick(BANK['additions'])} {second}"
 
         return self._own(sentence)
 
     def concession(self, good: bool) -> str:
         def sentence() -> str:
-            granted = self.draw.pick(bank.CONCESSIONS)
-            return f"{granted} {self._clause(not good)}{bank.TURNS[granted]}{self._clause(good)}"
+            granted = self.draw.pick(BANK["concessions"])
+            return f"{granted} {self._clause(not good)}{BANK['turns'][granted]}{self._clause(good)}"
 
         return self._own(sentence)
 
@@ -237,15 +238,15 @@ class _Sentences:
         def sentence() -> str:
             first = self.draw.chance(0.5)
             opener, clause = self._opener(), self._clause(first)
-            return f"{opener} {clause}{self.draw.pick(bank.STANDOFFS)} {self._clause(not first)}"
+            return f"{opener} {clause}{self.draw.pick(BANK['standoffs'])} {self._clause(not first)}"
 
         return self._own(sentence)
 
     def verdict(self, options: Sequence[str]) -> str:
         def sentence() -> str:
-            core = self.draw.pick(options).format(thing=self.draw.pick(self.genre.things))
-            head = f"{self.draw.pick(bank.HEDGES)}, ".replace("but, ", "but ")
-            return head + core + (f", {self.draw.pick(bank.CODAS)}" if self.draw.chance(0.4) else "")
+            core = self.draw.pick(options).format(thing=self.draw.pick(self.genre["things"]))
+            head = f"{self.draw.pick(BANK['hedges'])}, ".replace("but, ", "but ")
+            return head + core + (f", {self.draw.pick(BANK['codas'])}" if self.draw.chance(0.4) else "")
 
         return self._own(sentence)
 
@@ -257,21 +258,21 @@ class _Sentences:
 
     def _opener(self) -> str:
         if self.draw.chance(0.35):
-            return self.draw.pick(self.genre.openers) + ","
-        return (self.draw.pick(self.author.openers) if self.draw.chance(0.4) else self.draw.pick(bank.OPENERS)) + ","
+            return self.draw.pick(self.genre["openers"]) + ","
+        return (self.draw.pick(self.author.openers) if self.draw.chance(0.4) else self.draw.pick(BANK["openers"])) + ","
 
     def _feeling(self, good: bool) -> str:
         if self.draw.chance(_NEUTRAL):
             return self._opener()
-        opener = self.draw.pick(bank.GLAD_OPENERS if good else bank.SORRY_OPENERS)
+        opener = self.draw.pick(BANK["glad-openers"] if good else BANK["sorry-openers"])
         return opener if opener.endswith("that") else opener + ","
 
     def _clause(self, good: bool) -> str:
         draw, genre = self.draw, self.genre
         if draw.chance(_OWN_CLAUSE):
-            return draw.pick(genre.praise if good else genre.complaints)
-        subject = draw.pick(bank.SHARED_SUBJECTS) if draw.chance(0.3) else draw.pick(genre.subjects)
-        return f"{subject} {draw.pick(bank.GOOD_PREDICATES if good else bank.BAD_PREDICATES)}"
+            return draw.pick(genre["praise"] if good else genre["complaints"])
+        subject = draw.pick(BANK["shared-subjects"]) if draw.chance(0.3) else draw.pick(genre["subjects"])
+        return f"{subject} {draw.pick(BANK['good-predicates' if good else 'bad-predicates'])}"
 
 
 def _owner(sentence: str) -> int:
@@ -291,7 +292,7 @@ def _styled(draw: _Draw, author: _Author, sentences: tuple[str, ...]) -> str:
         text += author.dash + author.sign_off
     text += author.ending
     if author.contracts:
-        text = _CONTRACTIONS.sub(lambda match: bank.CONTRACTIONS[match[0]], text)
+        text = _CONTRACTIONS.sub(lambda match: BANK["contractions"][match[0]], text)
     if author.american:
-        text = _AMERICAN.sub(lambda match: bank.AMERICAN[match[0]], text)
+        text = _AMERICAN.sub(lambda match: BANK["american"][match[0]], text)
     return text.lower() if author.lower_case else text
