@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,6 @@ from mechanisms.mechanism_text import read_mechanism
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import TAGS, Vocabulary
 from mechanisms.words import deniability
-from mechanisms.words.distances import diameter
-from simulations.analysis import deniability_figures
 from simulations.artifacts.vocabulary import vocabulary_folder
 from simulations.errors import UserError
 from simulations.output.jsonable import json_ready
@@ -199,12 +197,7 @@ def _measure(study: Study, text: str, mechanism: Any, inputs: np.ndarray, output
         "tag_kept_where_substituted": float(same[changed].mean()) if changed.any() else math.nan,
         "confusion": confusion,
         "distance": _spread(distances),
-        "distances": np.histogram(distances, bins=HISTOGRAM, range=(0, _reach(vocabulary)))[0],
-        "distances_up_to": _reach(vocabulary),
     }
-
-
-HISTOGRAM = 60
 
 
 def confusion_of(vocabulary: Vocabulary, inputs: np.ndarray, outputs: np.ndarray) -> np.ndarray:
@@ -219,10 +212,6 @@ def _distances(vocabulary: Vocabulary, inputs: np.ndarray, outputs: np.ndarray) 
     for i, word in enumerate(inputs):
         apart[i] = np.linalg.norm(vocabulary.vectors[outputs[i]] - vocabulary.vectors[word], axis=1)
     return apart
-
-
-def _reach(vocabulary: Vocabulary) -> float:
-    return diameter(vocabulary)
 
 
 def _spread(values: np.ndarray) -> dict[str, float]:
@@ -295,22 +284,15 @@ def _short(value: float | None) -> str:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Return the table and the figures as a page; deniability.json has the confusion of parts of speech."""
-    how = (
-        "at given ε"
-        if results["target"] is None
-        else (f"at equal deniability: quantile {results['quantile']:g} of N_x is {results['target']:g}")
-    )
-    figures = {"deniability": "N_x and S_x", "tags": "Parts of speech before and after"}
-    figures["distances"] = "Distances of substitutes"
-    shown = [f"![{caption}]({name}.png)" for name, caption in figures.items()]
-    return "\n\n".join([f"# Deniability {how}", table(results), *shown]) + "\n"
+    """Return the table as a page; deniability.json has the confusion of parts of speech."""
+    how = "at given ε"
+    if results["target"] is not None:
+        how = f"at equal deniability: quantile {results['quantile']:g} of N_x is {results['target']:g}"
+    return f"# Deniability {how}\n\n{table(results)}\n"
 
 
-def write(results: dict[str, Any], folder: Path) -> Sequence[Path]:
-    """Write deniability.json, deniability.md and the figures into an existing folder, and return their paths."""
+def write(results: dict[str, Any], folder: Path) -> None:
+    """Write deniability.json and deniability.md into an existing folder."""
     readable = json.dumps(json_ready(results), ensure_ascii=False, allow_nan=False) + "\n"
-    paths = [folder / "deniability.json", folder / "deniability.md"]
-    for path, text in zip(paths, (readable, markdown(results)), strict=True):
-        path.write_text(text, encoding="utf-8")
-    return [*paths, *deniability_figures.write(results, folder)]
+    for name, text in (("deniability.json", readable), ("deniability.md", markdown(results))):
+        (folder / name).write_text(text, encoding="utf-8")

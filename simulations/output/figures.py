@@ -9,11 +9,8 @@ from collections.abc import Sequence
 from html import escape
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from simulations.errors import UserError
 from simulations.output.atomic import whole
 
 if TYPE_CHECKING:
@@ -47,42 +44,18 @@ def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-#: Formats of figures, by the suffix of the file.
-SUFFIXES = (".pdf", ".svg", ".png")
+def save(figure: Figure, path: Path) -> None:
+    """Write the figure in the format of the file's suffix, atomically.
 
-
-def check_figure(path: Path) -> None:
-    """Raise UserError unless the suffix names a known format and the parent folder exists."""
-    if not path.parent.is_dir():
-        raise UserError(f"--figure {path}: there is no folder {path.parent}; make it first, or name another")
-    if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"--figure {path}: must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
-
-
-def save(figure: Figure, path: Path | BinaryIO) -> None:
-    """Write the figure in the format of the file's suffix, atomically; to an open file as PNG.
-
-    A PNG has a palette of 64 colours, which lines and bars do not exceed: a third of the size. Text stays text in PDF
-    and SVG. Neither holds a creation date: the same figure is the same file.
-
-    Raises:
-        UserError: The suffix is unknown, or the parent folder does not exist.
+    Text stays text in PDF and SVG. Neither holds a creation date: the same figure is the same file.
     """
-    if not isinstance(path, Path):
-        _save_png(figure, path)
-        return
-    check_figure(path)
-    with whole(path) as file:
-        if path.suffix.lower() == ".png":
-            _save_png(figure, file)
-            return
-        import matplotlib
+    import matplotlib
 
-        kind = path.suffix.lower()[1:]
-        undated = {"CreationDate": None} if kind == "pdf" else {"Date": None}
-        fonts = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "sottovoce"}
-        with matplotlib.rc_context(fonts):
-            figure.savefig(file, format=kind, metadata=undated)
+    kind = path.suffix.lower()[1:]
+    undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
+    fonts = {"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "sottovoce"}
+    with whole(path) as file, matplotlib.rc_context(fonts):
+        figure.savefig(file, format=kind, metadata=undated)
 
 
 #: Prefix of the ids of marks with a tooltip; the tooltip is their label.
@@ -144,13 +117,3 @@ def inline(figure: Figure, description: str, prefix: str) -> str:
         svg = svg.replace(f'<g id="{name}">', f'<g id="{name}" pointer-events="all"><title>{escape(text)}</title>')
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}", svg)
     return "\n".join(line.rstrip() for line in svg.splitlines())
-
-
-def _save_png(figure: Figure, file: BinaryIO) -> None:
-    from PIL import Image
-
-    canvas: Any = figure.canvas
-    canvas.draw()
-    pixels = np.asarray(canvas.buffer_rgba())[..., :3]
-    palette = Image.fromarray(np.ascontiguousarray(pixels)).quantize(64, dither=Image.Dither.NONE)
-    palette.save(file, "PNG", optimize=True, dpi=(figure.dpi, figure.dpi))

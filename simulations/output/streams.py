@@ -2,39 +2,12 @@
 
 from __future__ import annotations
 
-import codecs
 import io
 import os
 import sys
 from typing import Any, BinaryIO
 
 from simulations.errors import UserError
-
-#: What is written for a character of ours that the terminal's encoding lacks. Any other character is written as "?".
-_SPELLED = {"ε": "eps", "δ": "delta", "σ": "sigma", "Σ": "Sum", "Δ": "Delta", "π": "pi", "ρ": "rho", "κ": "kappa"}
-_SPELLED |= {
-    "∞": "inf",
-    "≤": "<=",
-    "≥": ">=",
-    "±": "+-",
-    "²": "^2",
-    "³": "^3",
-    "⁻": "^-",
-    "⁶": "6",
-    "…": "...",
-    "‡": "**",
-}
-_SPELLED |= dict(zip("†–—−×·‘’“”", "*---x*''\"\"", strict=True))
-
-
-def _spelled(error: UnicodeError) -> tuple[str, int]:
-    """Return what replaces characters that cannot be encoded, and the place behind them: a handler of `codecs`."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    return "".join(_SPELLED.get(item, "?") for item in error.object[error.start : error.end]), error.end
-
-
-codecs.register_error("spelled", _spelled)
 
 #: Name of standard output in errors, in place of a file name.
 STDOUT = "standard output"
@@ -67,8 +40,8 @@ class _Complaints(io.FileIO):
 def prepare() -> None:
     """Make the standard streams of the process fit for a command, unless somebody has replaced them.
 
-    Characters that their encoding lacks are spelled out, as eps for ε, or shown as "?". A closed stream is opened to
-    the null device: the next file that is opened would otherwise get its number.
+    Characters that their encoding lacks are written as escapes. A closed stream is opened to the null device: the next
+    file that is opened would otherwise get its number.
 
     Raises:
         UserError: Standard output is closed, or the working folder is gone.
@@ -79,7 +52,7 @@ def prepare() -> None:
         except OSError:
             _nowhere(number, flags)
     if sys.stderr is None:
-        sys.stderr = open(2, "w", errors="spelled", closefd=False)  # noqa: SIM115 - for as long as the process runs
+        sys.stderr = open(2, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115 - for as long as the process runs
     elif sys.stderr is sys.__stderr__:
         sys.stderr = _over(_Complaints(2, "w", closefd=False), sys.stderr)
     if sys.stdout is None:
@@ -115,7 +88,7 @@ def _over(raw: io.FileIO, before: Any) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
         encoding=before.encoding,
-        errors="spelled",
+        errors="backslashreplace",
         line_buffering=before.line_buffering,
         write_through=before.write_through,
     )

@@ -357,7 +357,7 @@ def compare(
             "--mechanism", metavar="NAME:KEY=VALUE,...", help="Mechanism and its parameters; repeat to compare."
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="Folder for tables and figures; new or empty.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the table; new or empty.")],
     epsilon: Annotated[
         list[float] | None, typer.Option("--epsilon", help="ε to try; may be repeated (default: 5, 10, 25).")
     ] = None,
@@ -385,4 +385,4 @@ def compare(
         results = run(study, load_words(study.words))
         write(results, part)
     print(table(results))
-    print(f"\nTables and figures: {out}")
+    print(f"\nTable and numbers: {out}")

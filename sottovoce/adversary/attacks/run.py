@@ -178,5 +178,4 @@ def write(results: dict[str, Any], folder: Path) -> None:
         if path.stem not in pictures:
             path.unlink()
     for name, figure in pictures.items():
-        with whole(folder / f"{name}.png") as file:
-            save(figure, file)
+        save(figure, folder / f"{name}.png")

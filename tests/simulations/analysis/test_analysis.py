@@ -122,7 +122,7 @@ def test_the_unknown_word_never_stays_and_blocks_do_not_matter(monkeypatch):
 
 
 def test_madlib_stays_more_often_at_a_larger_epsilon_draw_by_draw():
-    """On the same uniforms, whoever stays at one ε stays at every larger one: what `calibrate` rests on."""
+    """`calibrate` assumes it: on the same uniforms, a word that stays at one ε stays at every larger one."""
     x = np.arange(60)
     before = np.zeros((60, 50), dtype=bool)
     for epsilon in (0.3, 1.0, 2.0, 4.0, 8.0):
@@ -135,36 +135,34 @@ def test_madlib_stays_more_often_at_a_larger_epsilon_draw_by_draw():
 @pytest.mark.parametrize(
     ("kind", "precision"), [(SanText, 1e-3), (Madlib, 0.02), (lambda e, v: MadlibSyntax(e, v, mode="paper", k=5), 0.02)]
 )
-@pytest.mark.parametrize("quantile", [0.5, 0.9])
-def test_calibration_hits_its_target(kind, precision, quantile):
+def test_calibration_hits_its_target(kind, precision):
     x = np.arange(60)
 
     def level(epsilon):
         shares = deniability.stays(kind(epsilon, SIXTY), x, draws=200, rng=lambda: streams(60))
-        return float(np.quantile(shares, quantile))
+        return float(np.quantile(shares, 0.9))
 
     epsilon = deniability.calibrate(level, 0.6, low=0.01, high=100.0, slack=0.02)
     assert 0.6 - precision <= level(epsilon) <= 0.6 < level(epsilon * 1.02) + 1e-12
 
 
-def test_calibration_says_when_there_is_no_answer():
-    with pytest.raises(ValueError, match=r"is not reached: the figure is 0\.5 at ε = 0\.1 and 0\.5"):
-        deniability.calibrate(lambda e: 0.5, 0.6, low=0.1)
-    with pytest.raises(ValueError, match="does not rise"):
-        deniability.calibrate(lambda e: abs(math.sin(3 * math.log(e))) if e < 50 else 1.0, 0.99, low=1.0, high=60.0)
-
-
-def test_mistakes_are_refused():
-    madlib = Madlib(1.0, SIXTY)
-    for call, said in (
-        (lambda: deniability.exact(madlib, np.arange(3)), "no closed probabilities"),
-        (lambda: deniability.stays(madlib, np.arange(3)), "give streams"),
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: deniability.exact(Madlib(1.0, SIXTY), np.arange(3)), "no closed probabilities"),
+        (lambda: deniability.stays(Madlib(1.0, SIXTY), np.arange(3)), "give streams"),
         (lambda: deniability.exact(THREE, np.array([0, 0])), "distinct"),
         (lambda: deniability.exact(THREE, np.array([7])), "outside"),
-    ):
-        with pytest.raises(ValueError, match=said) as caught:
-            call()
-        assert "\n" not in str(caught.value)
+        (lambda: deniability.calibrate(lambda e: 0.5, 0.6, low=0.1), r"is not reached: the figure is 0\.5 at ε = 0\.1"),
+        (
+            lambda: deniability.calibrate(lambda e: abs(math.sin(3 * math.log(e))), 0.99, low=1.0, high=20.0),
+            "does not rise",
+        ),
+    ],
+)
+def test_invalid_arguments_are_refused(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
 
 
 # --- parts of speech
@@ -222,8 +220,7 @@ def test_a_study_holds_every_mechanism_at_every_epsilon(results):
     for r in runs.values():
         assert r["confusion"].sum() == 30 * 40
         assert r["tag_kept"] == pytest.approx(np.trace(r["confusion"]) / (30 * 40))
-        changed = (1 - r["stays_by_word"].mean()) * 1200
-        assert r["distances"].sum() == pytest.approx(changed, abs=120 if r["exact"] else 1e-6)
+        assert (r["distance"]["q0.5"] > 0) == (r["tag_kept"] < 1)
     assert runs["identity", None]["tag_kept"] == 1 == runs["identity", None]["stays"]["mean"]
     plain, paper = runs["madlib", 1.0], runs["madlib-syntax:mode=paper,k=5", 1.0]
     assert paper["tag_kept"] > plain["tag_kept"] + 0.1 and paper["exposes"] == ["unknown-words", "tag"]
@@ -241,28 +238,17 @@ def test_equal_deniability_finds_an_epsilon_for_each(study):
 
 def test_the_command_prints_the_table_and_keeps_the_folder(tmp_path, capsys):
     vocabularies.save(words_of(40), tmp_path / "words")
-    line = ["compare", "--mechanism", "madlib", "--words", str(tmp_path / "words"), "--epsilon", "2"]
-    out = tmp_path / "out"
-    pytest.importorskip("HanTa")
-    assert main([*line, "--sample", "10", "--draws", "20", "--out", str(out)]) == 0
-    assert "| madlib | 2 |" in capsys.readouterr().out and (out / "deniability.md").is_file()
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--mechanism", "madlip"], "did you mean 'madlib'"),
+    line = ["compare", "--mechanism", "madlib", "--words", str(tmp_path / "words"), "--out", str(tmp_path / "out")]
+    for more, words in (
+        (["--epsilon", "-1"], "--epsilon: must be from 0 to 1000, got -1"),
+        (["--target", ".5", "--epsilon", "1"], "leave --epsilon out"),
         (["--mechanism", "madlib:epsilom=2"], "did you mean 'epsilon'"),
-        (["--mechanism", "madlib", "--epsilon", "-1"], "--epsilon: must be from 0 to 1000, got -1"),
-        (["--mechanism", "madlib", "--target", ".5", "--epsilon", "1"], "leave --epsilon out"),
         (["--mechanism", "dp-mlm"], "dp-mlm: a language model reads the whole text for each draw"),
-    ],
-)
-def test_a_mistake_ends_in_one_line_and_exit_code_2(more, said, tmp_path, capsys):
-    vocabularies.save(words_of(40), tmp_path / "words")
-    code = main(["compare", *more, "--words", str(tmp_path / "words"), "--out", str(tmp_path / "out")])
-    err = capsys.readouterr().err.strip().splitlines()
-    assert code == 2 and said in err[-1] and not (tmp_path / "out").exists()
+    ):
+        assert main([*line, *more]) == 2 and words in capsys.readouterr().err and not (tmp_path / "out").exists()
+    pytest.importorskip("HanTa")
+    assert main([*line, "--epsilon", "2", "--sample", "10", "--draws", "20"]) == 0
+    assert "| madlib | 2 |" in capsys.readouterr().out and (tmp_path / "out" / "deniability.md").is_file()
 
 
 # --- how near rewritten texts are
@@ -287,12 +273,8 @@ def test_one_text_has_no_error_and_few_words_no_bleu(lengths_alone: None) -> Non
     for other, bleu in (("a b c", None), ("a b c d", 0.0)):
         result = similarity([other], ["a b c"])
         assert result.bleu == bleu and result.cosine == pytest.approx(1) and result.cosine_error is None
-
-
-def test_pairs_are_needed(lengths_alone: None) -> None:
-    for original, rewritten in (([], []), (["a"], ["a", "b"])):
-        with pytest.raises(ValueError, match="pairs of texts"):
-            similarity(original, rewritten)
+    with pytest.raises(ValueError, match="pairs of texts"):
+        similarity(["a"], ["a", "b"])
 
 
 def test_files_of_the_same_rows_are_compared_by_column(tmp_path: Path, lengths_alone: None) -> None:
