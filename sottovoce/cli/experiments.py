@@ -111,8 +111,7 @@ def reproduce(
     Differences are printed with their reasons.
     """
     from simulations.errors import UserError
-    from simulations.papers.definition import USERS, chosen, load_paper
-    from simulations.papers.run import reproduce, text
+    from simulations.papers.reproduce import USERS, chosen, load_paper, reproduce, text
     from simulations.run.simulate import gone_on
 
     if quick and users is not None:
