@@ -202,7 +202,7 @@ def commented(experiment: Experiment, why: Mapping[str, str], *, first: str = ""
     lines = [line for text in first.splitlines() for line in _comment(text)]
     for name in ("name", "seed"):
         allowed, text = descriptions[name]
-        lines += [*_comment(why.get(name, text)), f"{name} = {_inline(getattr(experiment, name))}  # {allowed}"]
+        lines += [*_comment(why.get(name, text)), f"{name} = {inline(getattr(experiment, name))}  # {allowed}"]
     for place, section in SECTIONS.items():
         lines += _commented(getattr(experiment, place), section, descriptions, why)
         if place == "data":
@@ -234,22 +234,22 @@ def _commented(
             lines.append(f"#{key(f.name)} =  # {allowed}")
         else:
             mark = "#" if value == f.default and name not in why else ""
-            lines.append(f"{mark}{key(f.name)} = {_inline(value)}  # {allowed}")
+            lines.append(f"{mark}{key(f.name)} = {inline(value)}  # {allowed}")
     return lines
 
 
 def _arm(arm: Arm) -> Iterator[str]:
     for f in fields(arm):
         if (value := getattr(arm, f.name)) != f.default:
-            yield f"{key(f.name)} = {_inline(value)}"
+            yield f"{key(f.name)} = {inline(value)}"
 
 
-def _inline(value: Any) -> str:
+def inline(value: Any) -> str:
     """Return a value in one line of TOML."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_inline_key(name)} = {_inline(entry)}" for name, entry in value.items()) + " }"
+        return "{ " + ", ".join(f"{_inline_key(name)} = {inline(entry)}" for name, entry in value.items()) + " }"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_inline, value)) + "]"
+        return "[" + ", ".join(map(inline, value)) + "]"
     return tomli_w.dumps({"x": value}).removeprefix("x = ").rstrip("\n")
 
 

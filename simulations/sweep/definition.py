@@ -16,7 +16,7 @@ from simulations.errors import UserError
 from simulations.experiment import Experiment, load, slug
 from simulations.experiment.names import either, nearest
 from simulations.experiment.sections import SECTIONS
-from simulations.experiment.toml import SWEEP, document, parsed
+from simulations.experiment.toml import SWEEP, document, inline, parsed
 
 BUNDLED = Path(__file__).parents[1] / "studies"
 _KEYS = ("name", "experiment", "seeds", "arms", "arm", "set", "grid")
@@ -138,7 +138,7 @@ def _study(table: dict[str, Any], overrides: Sequence[str]) -> Study:
     points = [{key: value for step in chosen for key, value in step.items()} for chosen in product(*of_runs)]
     if len(points) * len(seeds) > MOST:
         raise UserError(f"grid: makes {len(points) * len(seeds):,} runs; {MOST:,} are the most")
-    fixed = [*map(_override, _flat(_table(table, "set")).items()), *overrides]
+    fixed = [*(f"{key}={inline(value)}" for key, value in _flat(_table(table, "set")).items()), *overrides]
     runs = [_run(name, base, fixed, point, seed, grid_arms) for point in points for seed in seeds]
     return Study(name, tuple(dict.fromkeys(key for point in points for key in point)), tuple(runs))
 
@@ -229,18 +229,14 @@ def _renamed(name: str, place: Sequence[str], last: str, value: Any) -> str:
     return f"{name}, {called} = {value}"
 
 
-def _override(pair: tuple[str, Any]) -> str:
-    import tomli_w
-
-    return f"{pair[0]}={tomli_w.dumps({'x': pair[1]}).removeprefix('x = ').strip()}"
-
-
 def _run(
     study: str, base: str, fixed: Sequence[str], point: Mapping[str, Any], seed: int, arms: Sequence[dict[str, Any]]
 ) -> SweepRun:
     text = ", ".join(f"{key} = {value}" for key, value in point.items())
     try:
-        experiment = load(base, [*fixed, *map(_override, point.items()), f"seed={seed}"], arms=arms)
+        experiment = load(
+            base, [*fixed, *(f"{key}={inline(value)}" for key, value in point.items()), f"seed={seed}"], arms=arms
+        )
     except UserError as error:
         raise UserError(f"{text or 'every point'}: {error}") from error
     return SweepRun("-".join([*([_place(point)] if point else []), f"seed-{seed}"]), point, experiment)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -27,9 +26,6 @@ log = logging.getLogger(__name__)
 MEMORY, _LOOK = 2 * 2**30, 0.2
 #: Seconds for a terminated run to save its progress.
 _END = 60.0
-#: Lines of a log: the last of a traceback, and warnings.
-_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
-_NOISE = re.compile(r"\b\w*Warning: ")
 
 
 class Job(NamedTuple):
@@ -193,17 +189,12 @@ def _failure(job: Job, code: int) -> str:
     if code < 0:
         memory = " (is memory short?)" if -code == signal.SIGKILL else ""
         return f"was ended by signal {signal.Signals(-code).name}{memory}; {kept}: run it again to go on"
-    lines = [line.strip() for line in _said(job) if line.strip() and not _NOISE.search(line)]
+    lines = _log(job).read_text(encoding="utf-8", errors="replace").splitlines()
     reasons = [line.removeprefix(worker.WHY) for line in lines if line.startswith(worker.WHY)]
-    raised = [line for line in lines if _RAISED.match(line)]
-    why = [f"ended with exit code {code}", *lines[-1:], *raised[-1:], *reasons[-1:]][-1]
+    why = reasons[-1] if reasons else f"ended with exit code {code}, see {_log(job)}"
     if code == worker.BUG:
         return f"{why}; {kept}; run again, it would fail so again: its log is {_log(job)}"
     return f"{why}; {kept}: {'mend it, then ' * (code == worker.MISTAKE)}run it again to go on"
-
-
-def _said(job: Job) -> list[str]:
-    return _log(job).read_text(encoding="utf-8", errors="replace").split("\n")
 
 
 def _end(working: Iterable[subprocess.Popen[bytes]]) -> None:

@@ -94,29 +94,27 @@ class Finished:
 def write(study: Study, out: Path) -> list[Path]:
     """Write the tables and figures of a sweep whose runs are all finished, and return their paths.
 
-    The files are tidy.csv and tidy.parquet (one row for each run, arm, metric and split), means.csv, differences.csv,
-    study.md, study.tex, the figures, and study.json, which records the grid values of each run.
+    The files are tidy.csv (one row for each run, arm, metric and split), means.csv, differences.csv, study.md,
+    study.tex, the figures, and study.json, which records the grid values of each run.
     """
     with whole(out / ABOUT) as opened:
         opened.write((json.dumps(_about(study), indent=1, ensure_ascii=False) + "\n").encode())
     result = read(out)
     points = result.points
-    tables = {"tidy": tidy(result), "means": means(points), "differences": differences(points)}
-    paths = [_csv(out / f"{name}.csv", table) for name, table in tables.items()]
-    paths.append(_parquet(out / "tidy.parquet", tables["tidy"]))
     headings, *cells = overview(result)
     page = [f"# {result.title}", "", markdown(headings, cells), "", *_notes(points), *_by_group(points)]
     caption = ". ".join([result.title, *conditions(points)])
-    text = {"study.md": "\n".join(page) + "\n", "study.tex": latex.table(headings, cells, caption=caption)}
-    for name, content in text.items():
+    tables = {"tidy": tidy(result), "means": means(points), "differences": differences(points)}
+    contents = {f"{name}.csv": table.to_csv(index=False, lineterminator="\n") for name, table in tables.items()}
+    contents["study.md"] = "\n".join(page) + "\n"
+    contents["study.tex"] = latex.table(headings, cells, caption=caption)
+    for name, content in contents.items():
         with whole(out / name) as file:
             file.write(content.encode())
-        paths.append(out / name)
     drawn = figure(result)
     for name in _FIGURES:
         save(drawn, out / name)
-        paths.append(out / name)
-    return paths
+    return [out / name for name in (*contents, *_FIGURES)]
 
 
 def figure(sweep: Finished) -> Figure:
@@ -298,21 +296,3 @@ def remarked(points: Sequence[Point]) -> list[str]:
 def _named(point: Point, same: Sequence[ArmResult]) -> list[ArmResult]:
     """Return an arm's results with the point in its name."""
     return [replace(arm, name=f"{point.label}: {arm.name}") if point.label else arm for arm in same]
-
-
-def _csv(path: Path, table: DataFrame) -> Path:
-    """Write a table atomically; a value that does not apply becomes an empty cell."""
-    with whole(path) as file:
-        file.write(table.to_csv(index=False, lineterminator="\n").encode())
-    return path
-
-
-def _parquet(path: Path, table: DataFrame) -> Path:
-    """Write a table; a column of mixed kinds of values becomes one of texts."""
-    from pandas.api.types import infer_dtype
-
-    mixed = [name for name in table.columns if infer_dtype(table[name]) in ("mixed", "mixed-integer")]
-    table = table.assign(**{name: table[name].map(str, na_action="ignore") for name in mixed})
-    with whole(path) as file:
-        table.to_parquet(file, index=False)
-    return path

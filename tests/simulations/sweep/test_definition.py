@@ -61,12 +61,8 @@ def test_a_key_of_an_arm_makes_arms_of_one_run() -> None:
     names = [arm.name for arm in run.experiment.arms]
     assert names == [*(f"a, ε = {e}, label ε = {label}" for e in (1.0, 2.0) for label in (0.5, 5.0)), "b"]
     specs = [(arm.embedding, arm.label) for arm in run.experiment.arms[:-1]]
-    assert [(e["epsilon"], label["epsilon"]) for e, label in specs if e and label] == [
-        (1.0, 0.5),
-        (1.0, 5.0),
-        (2.0, 0.5),
-        (2.0, 5.0),
-    ]
+    pairs = [(e["epsilon"], label["epsilon"]) for e, label in specs if e and label]
+    assert pairs == [(e, label) for e in (1.0, 2.0) for label in (0.5, 5.0)]
     assert run.point == {}
 
 
@@ -107,7 +103,7 @@ budget = [
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "words"),
     [
         ("sedes = [1]", 'sedes: unknown key; did you mean "seeds"?'),
         ("seeds = [1, 1]", "seeds: one is there twice"),
@@ -121,28 +117,30 @@ budget = [
         (f"seeds = {list(range(200))}\n[grid]\npopulation.users = {list(range(200, 251))}", "the most"),
     ],
 )
-def test_mistakes_are_one_line_that_says_where(more: str, said: str) -> None:
+def test_mistakes_are_one_line_that_names_the_point(more: str, words: str) -> None:
     with pytest.raises(UserError) as caught:
         load_study(written(more))
     line = str(caught.value)
-    assert line.startswith("s.toml: ") and said in line and "\n" not in line
+    assert line.startswith("s.toml: ") and words in line and "\n" not in line
 
 
-def test_files_that_are_none() -> None:
-    for path, said in (("gone.toml", "neither a file nor a bundled sweep"), ("odd.toml", "is not valid TOML")):
-        Path("odd.toml").write_text("name = \n")
-        with pytest.raises(UserError, match=said):
+def test_paths_that_are_no_sweeps() -> None:
+    Path("odd.toml").write_text("name = \n")
+    for path, words in (
+        ("gone.toml", "neither a file nor a bundled sweep"),
+        ("odd.toml", "is not valid TOML"),
+        (written("", base=""), "experiment: must be given"),
+    ):
+        with pytest.raises(UserError, match=words):
             load_study(path)
-    with pytest.raises(UserError, match="experiment: must be given"):
-        load_study(written("", base=""))
     with pytest.raises(UserError, match=r"nothing\.toml: there is no such file"):
         load_study(written("", base='experiment = "nothing.toml"\n'))
 
 
-@pytest.mark.parametrize("name", bundled())
-def test_bundled_studies_load_and_name_the_models_that_their_arms_read(name: str) -> None:
-    runs = load_study(name).runs
-    assert runs
-    for experiment in (run.experiment for run in runs):
-        texts = [trial_text_of(arm) for arm in experiment.arms if arm.text is not None]
-        assert experiment.text.masked_lm != "none" or not any(text.word.reads for text in texts)
+def test_bundled_sweeps_load_and_name_the_models_that_their_arms_read() -> None:
+    for name in bundled():
+        runs = load_study(name).runs
+        assert runs
+        for experiment in (run.experiment for run in runs):
+            texts = [trial_text_of(arm) for arm in experiment.arms if arm.text is not None]
+            assert experiment.text.masked_lm != "none" or not any(text.word.reads for text in texts)
