@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, ClassVar
@@ -193,6 +194,18 @@ def released_text(arm: Arm, text: TextMechanism, split: str) -> TextMechanism:
     return replace(text, word=Verbatim(text.vocabulary), length=KEPT)
 
 
+@contextmanager
+def _table(arm: Arm, channel: str) -> Iterator[None]:
+    """Name the arm and its table in an error of the catalogue; some of these already name the channel."""
+    where = f'arm "{arm.name}": {key(channel)}'
+    if channel not in (EMBEDDING.name, VECTOR.name) and "dim" in (getattr(arm, channel) or {}):
+        raise UserError(f"{where}.dim: applies to embeddings only; remove it")
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"{where}: {str(error).removeprefix(f'{channel}: ')}") from error
+
+
 def embeddings_of(arm: Arm) -> list[Mechanism]:
     """Return the mechanism of an arm's embeddings for each candidate m'; none if it releases none.
 
@@ -201,10 +214,8 @@ def embeddings_of(arm: Arm) -> list[Mechanism]:
     """
     if arm.embedding is None:
         return []
-    try:
+    with _table(arm, EMBEDDING.name):
         return [embedding_mechanism(arm.embedding, dim) for dim in arm.dims or (DEFAULT_DIM,)]
-    except ValueError as error:
-        raise UserError(_about(arm, "embedding", error)) from error
 
 
 def label_of(arm: Arm, classes: int) -> Mechanism:
@@ -213,11 +224,8 @@ def label_of(arm: Arm, classes: int) -> Mechanism:
     Raises:
         UserError: The arm's parameters do not fit the mechanism, or it has no log_prob.
     """
-    _refuse_dim(arm, "label")
-    try:
+    with _table(arm, LABEL.name):
         built: Mechanism = catalogue.build(arm.label or {"mechanism": "identity"}, channel=LABEL.name, classes=classes)
-    except ValueError as error:
-        raise UserError(_about(arm, "label", error)) from error
     if arm.label is not None and built.name != "identity" and not hasattr(built, "log_prob"):
         raise UserError(f'arm "{arm.name}": label: {built.name} has no log_prob, by which released labels are read')
     return built
@@ -231,11 +239,8 @@ def answer_of(arm: Arm, classes: int) -> Mechanism | None:
     """
     if arm.answer is None:
         return None
-    _refuse_dim(arm, "answer")
-    try:
+    with _table(arm, ANSWER.name):
         built: Mechanism = catalogue.build(arm.answer, channel=ANSWER.name, classes=classes)
-    except ValueError as error:
-        raise UserError(_about(arm, "answer", error)) from error
     return built
 
 
@@ -263,10 +268,8 @@ def statistic_of(arm: Arm, *, users: int | None, delta: float) -> Callable[[int]
         mechanism: Mechanism = catalogue.build(spec, channel=VECTOR.name, dim=size)
         return mechanism
 
-    try:
+    with _table(arm, VECTOR.name):
         built(2)
-    except ValueError as error:
-        raise UserError(_about(arm, "statistic", error)) from error
     return built
 
 
@@ -327,11 +330,8 @@ def trial_text_of(arm: Arm) -> TextMechanism:
         UserError: The arm's parameters do not fit the mechanism.
     """
     assert arm.text is not None
-    _refuse_dim(arm, "text")
-    try:
+    with _table(arm, TEXT.name):
         return text_mechanism(arm.text, stand_in(), model=ANY_MODEL)
-    except ValueError as error:
-        raise UserError(_about(arm, "text", error)) from error
 
 
 @cache
@@ -342,13 +342,3 @@ def stand_in() -> Vocabulary:
     n = len(words)
     vectors = rng.normal(size=(n, 8)).astype(np.float32)
     return Vocabulary(words, vectors, np.arange(1, n + 1), (np.arange(n) % len(TAGS)).astype(np.int8))
-
-
-def _about(arm: Arm, channel: str, error: ValueError) -> str:
-    """Return the error message for a mechanism of an arm; some errors of the catalogue already name the channel."""
-    return f'arm "{arm.name}": {key(channel)}: {str(error).removeprefix(f"{channel}: ")}'
-
-
-def _refuse_dim(arm: Arm, channel: str) -> None:
-    if "dim" in (getattr(arm, channel) or {}):
-        raise UserError(f'arm "{arm.name}": {channel}.dim: applies to embeddings only; remove it')

@@ -119,28 +119,26 @@ def released(setup: ArmSetup, channels: Channels, model: Model | None, driver: D
 def promise(policy: Policy, what: Released) -> Promise:
     """Return the guarantee of a user who releases all of it, at the price of the policy.
 
-    A user whose inference releases an answer has
-    the guarantee of that answer, which nobody else releases.
+    A user whose inference releases something else has the guarantee of that, under `asking_epsilon`.
     """
+    own = _of_statistic(policy, what) if what.statistics else _promise(policy, what.text or what.embedding, what)
     if what.answer is not None:
-        taught = promise(policy, replace(what, answer=None))
-        asks = what.answer.guarantee
-        inference = "no protection" if math.isinf(asks.epsilon) else f"{metric_statement([asks])}, any two texts"
-        return replace(
-            taught, statement=f"{taught.statement}; whoever asks: {inference}", asking_epsilon=policy.cost(asks).epsilon
-        )
-    if what.asked_text is not None:
-        taught = promise(policy, replace(what, asked_text=None))
-        asking = _promise(policy, what.asked_text, Released(None, what.asked_text, None, False))
-        return replace(
-            taught,
-            statement=f"{taught.statement}; whoever asks: {asking.statement}",
-            asking_epsilon=asking.worst_case_epsilon,
-            public=tuple(dict.fromkeys([*taught.public, *asking.public])),
-        )
-    if what.statistics:
-        return _of_statistic(policy, what)
-    return _promise(policy, what.text or what.embedding, what)
+        answer = what.answer.guarantee
+        worst = policy.cost(answer).epsilon
+        inference = "no protection" if math.isinf(answer.epsilon) else f"{metric_statement([answer])}, any two texts"
+        asks = Promise(statement=inference, worst_case_epsilon=worst)
+    elif what.asked_text is not None:
+        asks = _promise(policy, what.asked_text, Released(None, what.asked_text, None, False))
+    elif what.statistics and what.embedding is not None:
+        asks = _promise(policy, what.embedding, what)
+    else:
+        return own
+    return replace(
+        own,
+        statement=f"{own.statement}; whoever asks: {asks.statement}",
+        asking_epsilon=asks.worst_case_epsilon,
+        public=tuple(dict.fromkeys([*own.public, *asks.public])),
+    )
 
 
 def spent(what: Released, channels: Channels, driver: Driver) -> Spent:
@@ -166,12 +164,10 @@ def _of_statistic(policy: Policy, what: Released) -> Promise:
     statement = "no protection" if math.isinf(worst) else f"{metric_statement([guarantee])}, any two users' data"
     if what.curator:
         statement += f" from {what.curator.told}"
-    asking = None
-    if what.embedding is not None:
-        asks = _promise(policy, what.embedding, what)
-        statement, asking = f"{statement}; whoever asks: {asks.statement}", asks.worst_case_epsilon
-    central = () if what.curator is None else (what.curator.epsilon, what.curator.delta)
-    return Promise(guarantee.epsilon, guarantee.metric, statement, worst, None, 0.0, asking, *central)
+    central = (None, None) if what.curator is None else (what.curator.epsilon, what.curator.delta)
+    return Promise(
+        guarantee.epsilon, guarantee.metric, statement, worst, central_epsilon=central[0], central_delta=central[1]
+    )
 
 
 def _curator(arm: Arm, channels: Channels) -> Curator | None:
@@ -195,13 +191,10 @@ def _promise(policy: Policy, data: Mechanism | None, what: Released) -> Promise:
         for name in data.guarantee.exposes if math.isfinite(word.epsilon) else ():
             statement += f"; {EXPOSURES[name]}: in clear" + (", declared public" if name in declared else "")
         guarantee = word
+    metric = None if guarantee is None else guarantee.metric
     return Promise(
         None if guarantee is None else guarantee.epsilon,
-        None
-        if guarantee is None
-        else f"words, {guarantee.metric}"
-        if isinstance(data, TextMechanism)
-        else guarantee.metric,
+        f"words, {metric}" if isinstance(data, TextMechanism) else metric,
         statement,
         None if data is None else policy.cost(data.guarantee).epsilon,
         None if label is None else policy.cost(label).epsilon,

@@ -86,42 +86,23 @@ def of_run(setup: ArmSetup, spent: Spent, *, records: int | None, test_records: 
     Returns:
         {"ladder", "test_ladder"}.
     """
-    train = min(spent.train) if spent.train else None
-    crowd = spent.crowd(stated=setup.arm.smallest_crowd, records=records or 1)
-    notes = {}
-    if spent.train and len(spent.train) > 1:
-        counts = ", ".join(f"{n:,}" for n in spent.train)
-        notes["shuffled"] = f"stages of disjoint users delivered {counts}; this is the smallest stage's"
-    return {
-        "ladder": None
-        if train is None
-        else _plain(
-            _train(
-                setup,
-                [spent.embedding],
-                spent.label,
-                train if setup.shuffled else None,
-                records,
-                notes,
-                spent.text,
-                crowd,
-                spent.statistics,
-            )
-        ),
-        "test_ladder": None
-        if spent.test is None
-        else _plain(
-            _test(
-                setup,
-                [spent.embedding],
-                spent.test if setup.shuffled else None,
-                {},
-                spent.asked_text or spent.text,
-                spent.answer,
-                records=test_records,
-            )
-        ),
-    }
+    notes: dict[str, str] = {}
+    ladders: dict[str, Any] = {"ladder": None, "test_ladder": None}
+    if spent.train:
+        if len(spent.train) > 1:
+            counts = ", ".join(f"{n:,}" for n in spent.train)
+            notes["shuffled"] = f"stages of disjoint users delivered {counts}; this is the smallest stage's"
+        users = min(spent.train) if setup.shuffled else None
+        crowd = spent.crowd(stated=setup.arm.smallest_crowd, records=records or 1)
+        rungs = _train(
+            setup, [spent.embedding], spent.label, users, records, notes, spent.text, crowd, spent.statistics
+        )
+        ladders["ladder"] = _plain(rungs)
+    if spent.test is not None:
+        users, text = spent.test if setup.shuffled else None, spent.asked_text or spent.text
+        rungs = _test(setup, [spent.embedding], users, {}, text, spent.answer, records=test_records)
+        ladders["test_ladder"] = _plain(rungs)
+    return ladders
 
 
 def of_experiment(
@@ -175,18 +156,9 @@ def of_experiment(
             None if arm_text is None else released_text(arm, arm_text, split) for split in ("train", "test")
         )
         if not (arm.public_only or arm.centralised):
-            train = _train(
-                setup,
-                embeddings,
-                label_of(arm, classes),
-                users,
-                records,
-                notes,
-                text,
-                arm.smallest_crowd,
-                (vectors := _statistics(setup, classes, public)),
-            )
-            counted = label_of(arm, classes) if arm.label is not None and not setup.protocol.releases_text else None
+            label, vectors = label_of(arm, classes), _statistics(setup, classes, public)
+            train = _train(setup, embeddings, label, users, records, notes, text, arm.smallest_crowd, vectors)
+            counted = label if arm.label is not None and not setup.protocol.releases_text else None
             teller = max(vectors, key=lambda mechanism: liars.amplification(mechanism) or 0.0, default=counted)
             bound = "" if teller is None else liars.told(teller)
             if bound and len(vectors) > 1:
@@ -194,16 +166,8 @@ def of_experiment(
         answer = answer_of(arm, classes)
         if any((arm.embedding, test_text, answer)) and setup.protocol.private:
             test = _test(setup, embeddings, *_test_users(experiment, tests), test_text, answer, records=test_records)
-        lines.append(
-            {
-                "arm": arm.name,
-                "reference": arm.reference,
-                "way": setup.way,
-                "ladder": _plain(train),
-                "test_ladder": _plain(test),
-                "liars": bound,
-            }
-        )
+        ladders = {"ladder": _plain(train), "test_ladder": _plain(test)}
+        lines.append({"arm": arm.name, "reference": arm.reference, "way": setup.way, **ladders, "liars": bound})
     return lines
 
 
@@ -230,19 +194,9 @@ def _train(
         label, public = None, {"label": reason} | public
     else:
         label = label or Identity("label", 2)  # the arm names no mechanism, and nobody declared its labels public
-    return _widest(
-        embeddings,
-        notes,
-        label=label,
-        text=text,
-        records=records,
-        users=users,
-        delta=setup.shuffle.delta,
-        crowd=crowd,
-        public=public,
-        draws=setup.epochs if paper else 1,
-        unprotected={"gradients": GRADIENTS} if paper else {},
-    )
+    gradients: dict[str, Any] = {"draws": setup.epochs, "unprotected": {"gradients": GRADIENTS}} if paper else {}
+    release: dict[str, Any] = {"label": label, "text": text, "crowd": crowd, "public": public, **gradients}
+    return _widest(setup, embeddings, notes, records=records, users=users, **release)
 
 
 def _statistics(setup: ArmSetup, classes: int, public: int | None) -> list[Mechanism]:
@@ -268,21 +222,10 @@ def _test(
 ) -> tuple[Rung, ...]:
     if answer is not None:
         notes = dict(notes) | {"answer": "the user's device runs the whole model, and nothing else leaves it"}
-        return _widest(
-            [None], notes, label=None, answer=answer, records=records, users=users, delta=setup.shuffle.delta
-        )
+        return _widest(setup, [None], notes, answer=answer, records=records, users=users)
     public = _exposed(setup, text)
-    return _widest(
-        embeddings,
-        notes,
-        label=None,
-        text=text,
-        records=records,
-        users=users,
-        delta=setup.shuffle.delta,
-        crowd=setup.arm.smallest_crowd if public else None,
-        public=public,
-    )
+    release: dict[str, Any] = {"text": text, "crowd": setup.arm.smallest_crowd if public else None, "public": public}
+    return _widest(setup, embeddings, notes, records=records, users=users, **release)
 
 
 def _exposed(setup: ArmSetup, text: TextMechanism | None) -> dict[str, str]:
@@ -291,13 +234,17 @@ def _exposed(setup: ArmSetup, text: TextMechanism | None) -> dict[str, str]:
     return {name: why for name, why in setup.declared.items() if name in passed}
 
 
-def _widest(embeddings: Sequence[Mechanism | None], notes: Mapping[str, str], **arguments: Any) -> tuple[Rung, ...]:
+def _widest(
+    setup: ArmSetup,
+    embeddings: Sequence[Mechanism | None],
+    notes: Mapping[str, str],
+    *,
+    label: Mechanism | None = None,
+    **release: Any,
+) -> tuple[Rung, ...]:
     """Return one ladder for all candidates for m'. Each note is added to the assumption of its rung."""
-    label = arguments.pop("label")
-    rungs = widest(
-        [ladder(embedding, label, **arguments) for embedding in embeddings],
-        "the largest of all m' that are chosen from on public data",
-    )
+    ladders = [ladder(embedding, label, delta=setup.shuffle.delta, **release) for embedding in embeddings]
+    rungs = widest(ladders, "the largest of all m' that are chosen from on public data")
     return tuple(_noted(rung, notes.get(rung.name)) for rung in rungs)
 
 

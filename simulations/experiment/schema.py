@@ -69,6 +69,7 @@ def keys() -> Iterator[tuple[str, str, str, str]]:
 
 def page() -> str:
     """Return all keys as Markdown, each table under its summary."""
+    rows = list(keys())
     lines = [
         "# Experiment file",
         "",
@@ -81,10 +82,10 @@ def page() -> str:
         "one-line error. –: none, or derived from other keys. A table `[sweep]` describes a grid of runs",
         "([run experiments](../how-to/experiments.md#sweep-over-a-grid)).",
         "",
-        *_rows([row for row in keys() if "." not in row[0]]),
+        *_rows([row for row in rows if "." not in row[0]]),
     ]
     for section in TABLES:
-        own = [row for row in keys() if row[0].rpartition(".")[0] == section.place]
+        own = [row for row in rows if row[0].rpartition(".")[0] == section.place]
         title = "[[arm]]" if section is Arm else f"[{section.place}]"
         lines += ["", f"## {title}", "", *about(section), "", *_rows(own)]
     return "\n".join(lines) + "\n"
