@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from simulations.output import markdown
-from simulations.output.figures import COLOURS, MARKERS, folded, new_figure, tell
+from simulations.output.figures import COLOURS, MARKERS, folded, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,9 +74,6 @@ def _figure(entries: list[dict[str, Any]], measure: str, title: str) -> Figure:
                 clip_on=False,
                 zorder=2,
             )
-        allowed = "" if e["bound"] is None else f", the theorem allows {e['bound']:.3f}"
-        text = f"{e['success']:.3f} ({low:.3f} to {high:.3f}){allowed}"
-        tell(axes, [e["success"]], [y], f"{e['arm']}, {_series(e)}: {text}")
     for i, name in enumerate(series):
         axes.plot([], [], color=COLOURS[i % 6], marker=MARKERS[i % 6], linestyle="none", label=name)
     axes.plot([], [], color="black", marker="|", markersize=8, linestyle="none", label="guess without any release")

@@ -27,6 +27,7 @@ from simulations.artifacts.vocabulary import vocabulary_folder
 from simulations.errors import UserError
 from simulations.output.jsonable import json_ready
 from simulations.output.markdown import table as markdown_table
+from simulations.output.numbers import epsilon as shown
 
 log = logging.getLogger(__name__)
 
@@ -254,7 +255,7 @@ def table(results: dict[str, Any]) -> str:
     rows = [
         (
             r["mechanism"],
-            _short(r["epsilon"]),
+            shown(r["epsilon"]),
             *(f"{r['stays'][k]:.3f}" for k in ("mean", "q0.5", "q0.9")),
             f"{r['distinct']['mean']:.1f}",
             f"{r['core']['mean']:,.0f}",
@@ -263,7 +264,7 @@ def table(results: dict[str, Any]) -> str:
             f"{r['tag_kept_mean_of_tags']:.3f}",
             f"{r['tag_kept_where_substituted']:.3f}",
             f"{r['distance']['q0.5']:.2f}",
-            f"∞ ({', '.join(r['exposes'])})" if r["exposes"] else _short(r["worst_case"]),
+            f"∞ ({', '.join(r['exposes'])})" if r["exposes"] else shown(r["worst_case"]),
         )
         for r in results["runs"]
     ]
@@ -277,10 +278,6 @@ def table(results: dict[str, Any]) -> str:
         "of speech, ± standard error over words; by tag: mean over the parts of speech; substituted: of the "
         "draws that changed the word. Distance: median, of these. Worst case: ε of a token, any two words."
     )
-
-
-def _short(value: float | None) -> str:
-    return "–" if value is None else "∞" if math.isinf(value) else f"{value:.4g}"
 
 
 def markdown(results: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from simulations.experiment.arm import (
     BOTH,
     DEFAULT_DIM,
     Arm,
+    ArmSetup,
     answer_of,
     curator_of,
     embedding_mechanism,
@@ -25,7 +26,6 @@ from simulations.experiment.arm import (
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.names import slug
 from simulations.experiment.sections import BUNDLED_LM, CHECKPOINT, NONE, EncoderConfig, PolicyConfig
-from simulations.experiment.setup import ArmSetup
 from simulations.experiment.toml import bundled, from_table, load, to_toml
 
 __all__ = [

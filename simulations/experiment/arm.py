@@ -1,4 +1,4 @@
-"""Arm of an experiment: its table in the file, and the mechanisms that this table describes."""
+"""Arm of an experiment: its table in the file, the mechanisms that this table describes, and its setup."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from client.policy import Policy
 from mechanisms import catalogue
 from mechanisms.channels import ANSWER, EMBEDDING, LABEL, TEXT, VECTOR
 from mechanisms.gaussian import Gaussian
@@ -25,7 +26,7 @@ from server.training.descent import DPSGD
 from simulations.errors import UserError
 from simulations.experiment import values
 from simulations.experiment.names import either, key, slug
-from simulations.experiment.sections import Section, setting
+from simulations.experiment.sections import Section, Shuffle, setting
 
 #: Value of `perturb`: the texts of all users are perturbed.
 BOTH = "both"
@@ -244,35 +245,6 @@ def answer_of(arm: Arm, classes: int) -> Mechanism | None:
     return built
 
 
-def statistic_of(arm: Arm, *, users: int | None, delta: float) -> Callable[[int], Mechanism] | None:
-    """Return a function from the number D of coordinates to the mechanism of an arm's user vectors.
-
-    Args:
-        arm: The arm.
-        users: Number of users who are expected to answer together; None without a shuffler.
-        delta: δ of the shuffled ε, by which an arm may specify its mechanism.
-
-    Returns:
-        The function; None if the arm releases no user vectors.
-
-    Raises:
-        UserError: The arm's parameters do not fit the mechanism. It is raised now, not when the function is called.
-    """
-    if arm.statistic is None:
-        return None
-    spec = {k: v for k, v in arm.statistic.items() if k != "dim"}
-    if CENTRAL in spec:
-        spec = _planned(arm, spec, users, delta)
-
-    def built(size: int) -> Mechanism:
-        mechanism: Mechanism = catalogue.build(spec, channel=VECTOR.name, dim=size)
-        return mechanism
-
-    with _table(arm, VECTOR.name):
-        built(2)
-    return built
-
-
 def curator_of(arm: Arm) -> Gaussian | DPSGD | None:
     """Return the noise that a trusted curator adds to the sum of an arm's vectors, or its training of a head on them.
 
@@ -342,3 +314,70 @@ def stand_in() -> Vocabulary:
     n = len(words)
     vectors = rng.normal(size=(n, 8)).astype(np.float32)
     return Vocabulary(words, vectors, np.arange(1, n + 1), (np.arange(n) % len(TAGS)).astype(np.int8))
+
+
+@dataclass(frozen=True)
+class ArmSetup:
+    """Arm with what its experiment settles for it.
+
+    Args:
+        arm: The arm.
+        protocol: Training protocol of its users.
+        policy: Policy of its clients.
+        declared: Channels and exposures that the experiment declares public, each with its reason.
+        shuffle: Settings of the shuffler.
+        users: Number of training users.
+        answering: Number of users who are expected to answer together: all, or those of one stage.
+        stages: Number of stages in which users release, each user in one of them.
+        epochs: Epochs of a training end to end.
+        classes: Number of classes that the file names.
+        shared_codes: True if user vectors also encode where the users' texts lie, beside public text of another domain.
+        records: Number of records of a training user; None if the data tell.
+        test_records: Number of records of a test user; None if the data tell.
+    """
+
+    arm: Arm
+    protocol: TrainingProtocol
+    policy: Policy
+    declared: Mapping[str, str]
+    shuffle: Shuffle
+    users: int
+    answering: int
+    stages: int
+    epochs: int
+    classes: int
+    shared_codes: bool
+    records: int | None
+    test_records: int | None
+
+    @property
+    def way(self) -> str:
+        """Return the name of the arm's protocol; "public-only" and "centralised" arms have their own."""
+        return self.arm.way or self.protocol.name
+
+    @property
+    def shuffled(self) -> bool:
+        """Return True if the releases of the arm's users are shuffled."""
+        return self.shuffle.enabled and self.protocol.private
+
+    @property
+    def statistic(self) -> Callable[[int], Mechanism] | None:
+        """Return a function from the number D of coordinates to the mechanism of the arm's user vectors, or None.
+
+        Raises:
+            UserError: The arm's parameters do not fit the mechanism. It is raised now, not when the function is called.
+        """
+        if self.arm.statistic is None:
+            return None
+        spec = {k: v for k, v in self.arm.statistic.items() if k != "dim"}
+        if CENTRAL in spec:
+            users = self.answering if self.shuffle.enabled else None
+            spec = _planned(self.arm, spec, users, self.shuffle.delta)
+
+        def built(size: int) -> Mechanism:
+            mechanism: Mechanism = catalogue.build(spec, channel=VECTOR.name, dim=size)
+            return mechanism
+
+        with _table(self.arm, VECTOR.name):
+            built(2)
+        return built

@@ -17,7 +17,7 @@ from server.protocols.statistics import SAME
 from server.training.descent import DPSGD
 from simulations.errors import UserError
 from simulations.experiment import values
-from simulations.experiment.arm import Arm, curator_of, released_text, trial_text_of
+from simulations.experiment.arm import Arm, ArmSetup, curator_of, released_text, trial_text_of
 from simulations.experiment.names import either, key, slug
 from simulations.experiment.preflight import check_prices, check_requests
 from simulations.experiment.sections import (
@@ -31,7 +31,6 @@ from simulations.experiment.sections import (
     TextChannel,
     TrainingConfig,
 )
-from simulations.experiment.setup import ArmSetup
 
 
 @dataclass(frozen=True)
@@ -288,33 +287,23 @@ class Experiment:
 
     def _policy(self, arm: Arm) -> ClientPolicy:
         """Return the policy of an arm's clients: the experiment's, or, in a reference arm, one that accepts all."""
-        policy = self.policy
+        policy, accepted = self.policy, self.policy.accept_unprotected
+        limits = {name: getattr(policy, name) for name in ("embedding", "label", "text", "statistic", "answer")}
+        bounds: dict[str, Any] = {
+            "total": policy.total,
+            "total_delta": policy.total_delta,
+            "minimum_users": self.shuffle.least,
+        }
         if arm.reference:
-            reason = "a reference arm, not private"
-            return ClientPolicy(
-                delta=policy.delta,
-                embedding=math.inf,
-                label=math.inf,
-                text=math.inf,
-                statistic=math.inf,
-                answer=math.inf,
-                releases=policy.releases,
-                mechanisms=self._mechanisms,
-                accept_unprotected=(*policy.accept_unprotected, *(f"{channel}: {reason}" for channel in CHANNELS)),
-            )
+            limits, bounds = dict.fromkeys(limits, math.inf), {}
+            accepted += tuple(f"{channel}: a reference arm, not private" for channel in CHANNELS)
         return ClientPolicy(
             delta=policy.delta,
-            embedding=policy.embedding,
-            label=policy.label,
-            text=policy.text,
-            statistic=policy.statistic,
-            answer=policy.answer,
-            total=policy.total,
-            total_delta=policy.total_delta,
             releases=policy.releases,
             mechanisms=self._mechanisms,
-            minimum_users=self.shuffle.least,
-            accept_unprotected=policy.accept_unprotected,
+            accept_unprotected=accepted,
+            **limits,
+            **bounds,
         )
 
     @property

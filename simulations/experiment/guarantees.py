@@ -17,9 +17,8 @@ from mechanisms.words.text import TextMechanism
 from server.protocols.drive import Driver
 from server.protocols.protocol import Channels, Model
 from server.training.descent import DPSGD
-from simulations.experiment.arm import Arm
+from simulations.experiment.arm import Arm, ArmSetup
 from simulations.experiment.ladder import Spent
-from simulations.experiment.setup import ArmSetup
 
 
 @dataclass(frozen=True)

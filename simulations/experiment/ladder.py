@@ -15,9 +15,8 @@ from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 from server.training.statistic_head import CANDIDATES, code_length, features_allowed
-from simulations.experiment.arm import DEFAULT_DIM, answer_of, embeddings_of, label_of, released_text
+from simulations.experiment.arm import DEFAULT_DIM, ArmSetup, answer_of, embeddings_of, label_of, released_text
 from simulations.experiment.experiment import Experiment
-from simulations.experiment.setup import ArmSetup
 
 PAPER = "trusted simulation, not a protocol"
 _OF_STATISTICS = "the largest of all numbers of features that are chosen from, or of all stages"

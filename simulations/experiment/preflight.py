@@ -29,6 +29,7 @@ from simulations.errors import UserError
 from simulations.experiment.arm import (
     DEFAULT_DIM,
     Arm,
+    ArmSetup,
     answer_of,
     embeddings_of,
     label_of,
@@ -36,7 +37,6 @@ from simulations.experiment.arm import (
     trial_text_of,
 )
 from simulations.experiment.names import key, slug
-from simulations.experiment.setup import ArmSetup
 
 #: Number of coordinates of a user vector for pricing: the price does not depend on it.
 _ANY = 8

@@ -16,9 +16,8 @@ from server.protocols.drive import Driver
 from server.protocols.protocol import Channels, Model
 from server.protocols.public_maps import dim_of
 from server.training.robust_mean import BatchTest
-from simulations.experiment.arm import DEFAULT_DIM
+from simulations.experiment.arm import DEFAULT_DIM, ArmSetup
 from simulations.experiment.guarantees import Promise, Released, promise, released
-from simulations.experiment.setup import ArmSetup
 
 Rungs = Sequence[Mapping[str, Any]] | None
 

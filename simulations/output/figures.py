@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import re
 import textwrap
-from collections.abc import Sequence
 from html import escape
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from simulations.output.atomic import whole
 
@@ -58,34 +57,13 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(file, format=kind, metadata=undated)
 
 
-#: Prefix of the ids of marks with a tooltip; the tooltip is their label.
-_TELLS = "told-"
-
-
-def tell(axes: Axes, x: Sequence[float], y: Sequence[float], text: str, **where: Any) -> None:
-    """Add a tooltip at a point, or along a line of several points.
-
-    Only `inline` shows it; it is invisible elsewhere.
-
-    Args:
-        axes: Axes of the figure.
-        x: Horizontal coordinates.
-        y: Vertical coordinates.
-        text: Text of the tooltip.
-        **where: Keywords of a line, such as its transform.
-    """
-    style: dict[str, Any] = {"linewidth": 7.0} if len(x) > 1 else {"linestyle": "none", "marker": "o", "markersize": 11}
-    (mark,) = axes.plot(x, y, color="black", alpha=0.0, zorder=9, label=f"_{text}", **style, **where)
-    mark.set_gid(f"{_TELLS}{id(mark)}")
-
-
 def folded(name: str, width: int = 34, most: int = 3) -> str:
     """Return a name wrapped to at most `most` lines of at most `width` characters: a figure has room for no more."""
     return "\n".join(textwrap.wrap(name, width, max_lines=most, placeholder=" …")) or name
 
 
 def inline(figure: Figure, description: str, prefix: str) -> str:
-    """Return the figure as an <svg> element for an HTML page, with tooltips (`tell`).
+    """Return the figure as an <svg> element for an HTML page.
 
     Args:
         figure: The figure.
@@ -94,11 +72,6 @@ def inline(figure: Figure, description: str, prefix: str) -> str:
     """
     import matplotlib
 
-    marks = [mark for axes in figure.axes for mark in axes.lines if str(mark.get_gid() or "").startswith(_TELLS)]
-    titles = {}
-    for number, mark in enumerate(marks):
-        mark.set_gid(f"{_TELLS}{number}")
-        titles[f"{_TELLS}{number}"] = str(mark.get_label())[1:]
     written = StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "sottovoce"}):
         figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
@@ -113,7 +86,5 @@ def inline(figure: Figure, description: str, prefix: str) -> str:
         count=1,
     )
     svg = svg.replace("xlink:href=", "href=")
-    for name, text in titles.items():
-        svg = svg.replace(f'<g id="{name}">', f'<g id="{name}" pointer-events="all"><title>{escape(text)}</title>')
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}", svg)
     return "\n".join(line.rstrip() for line in svg.splitlines())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from server.protocols import releases
 from simulations.experiment.result import Score, arms_of
-from simulations.output.figures import COLOURS, folded, new_figure, tell
+from simulations.output.figures import COLOURS, folded, new_figure
 from simulations.output.numbers import is_finite, share
 from simulations.run import trust
 
@@ -66,7 +66,7 @@ def spent_figure(results: Results) -> Figure:
     epsilons = [price.epsilon or 0.0 for prices in paid.values() for price in prices if price]
     edge = 1.15 * max(filter(is_finite, epsilons), default=0.0) or 1.0
     for k, (heading, prices) in enumerate(paid.items()):
-        for row, (arm, price) in enumerate(zip(arms, prices, strict=True)):
+        for row, price in enumerate(prices):
             y = row + (k - (len(paid) - 1) / 2) * width
             if price is None or price.epsilon is None:
                 none = "nothing released" if price is None else "not known"
@@ -78,7 +78,6 @@ def spent_figure(results: Results) -> Figure:
                 axes.text(edge * 0.55, y, "∞", va="center", ha="center", fontsize=9, bbox=box)
             else:
                 axes.barh(y, price.epsilon, height=0.9 * width, color=COLOURS[k])
-                tell(axes, [0, price.epsilon], [y, y], f"{arm.name}, {heading}: {price}")
                 axes.text(price.epsilon + edge * 0.008, y, trust.cell(price), va="center", fontsize=8)
         axes.barh([0], [0], color=COLOURS[k], label=heading)
     axes.barh([0], [0], facecolor="white", edgecolor="#555555", hatch="////", label="∞: nothing promised")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulations.experiment.result import ArmResult, arms_of
-from simulations.output.figures import COLOURS, MARKERS, folded, new_figure, tell
+from simulations.output.figures import COLOURS, MARKERS, folded, new_figure
 from simulations.run import trust
 from simulations.run.figures import headline, over_seeds
 from simulations.run.table import accuracies, moments
@@ -158,8 +158,6 @@ def _draw(
         aside = apart ** (i - (len(points) - 1) / 2)
         axes.vlines(x * aside, y - by_text, y + by_text, color=style["color"], alpha=0.25, linewidth=3.5)
         axes.errorbar(x * aside, y, yerr=error, capsize=2, label=name, **style)
-        for epsilon, level, *_ in line:
-            tell(axes, [epsilon * aside], [level], f"{name}: accuracy {level:.3f}, ε = {epsilon:.4g}")
     dashes = iter(["--", ":", "-.", (0, (5, 1, 1, 1))] * len(arms))
     for same in arms:
         if not _paid(same) and (accuracy := _accuracy(same)) is not None:

@@ -315,9 +315,9 @@ def test_ctrl_c_ends_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 WORKER = """
-import sys, time
+import os, sys, time
 from simulations.sweep import worker
-worker._run = lambda *_: print("at work", flush=True) or time.sleep(600)
+worker._run = lambda *_: os.write(1, b"at work.") and time.sleep(600)
 sys.exit(worker.main(["small.toml", "out", "1", sys.argv[1]]))
 """
 
@@ -325,8 +325,9 @@ sys.exit(worker.main(["small.toml", "out", "1", sys.argv[1]]))
 def test_a_run_ends_with_its_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     parent = "import os, subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1], str(os.getpid())])"
-    sweep = subprocess.Popen([sys.executable, "-c", parent, WORKER], stdout=subprocess.PIPE)
-    assert sweep.stdout is not None and sweep.stdout.readline() == b"at work\n"
+    program = [sys.executable, "-c", parent, WORKER]
+    sweep = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert sweep.stdout is not None and sweep.stdout.read(8) == b"at work."
     sweep.kill()
     assert sweep.stdout.read() == b""  # at its end once the run has closed it too
     sweep.wait()

@@ -231,11 +231,9 @@ def test_where_somebody_has_to_be_trusted_nothing_is_called_protected(how: str, 
     assert said[how] in text
 
 
-def test_figures_say_values_under_the_pointer(plain: tuple[str, Page, dict[str, Any]]) -> None:
+def test_figures_are_images_with_a_description(plain: tuple[str, Page, dict[str, Any]]) -> None:
     text, _, _ = plain
-    assert text.count("<svg ") == 2 and text.count('role="img"') == 2
-    assert re.search(r'<g id="accuracy-[^"]*told-\d+" pointer-events="all"><title>[^<]*: accuracy 0\.\d{3}', text)
-    assert re.search(r"<title>[^<]*training: ε = ", text)
+    assert text.count("<svg ") == 2 and len(re.findall(r'<svg role="img"[^>]*>\s*<title>[^<]+', text)) == 2
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
