@@ -1,16 +1,13 @@
 """Common form of every source of texts: a `Corpus`, and its three parts, a `Split`."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client.store.text_column import TextColumn
-from mechanisms.pieces import Text
 from simulations.errors import UserError
-
-_MIXED = "record {}: texts must be all strings or all pairs of two strings"
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +39,7 @@ class Corpus:
         labels = labels.astype(np.int64)
         labels.flags.writeable = False
         object.__setattr__(self, "labels", labels)
-        object.__setattr__(self, "texts", _column(self.texts))
+        object.__setattr__(self, "texts", TextColumn.of(self.texts))
         object.__setattr__(self, "classes", tuple(self.classes))
         object.__setattr__(self, "users", None if self.users is None else list(self.users))
         object.__setattr__(self, "extra", {name: list(values) for name, values in self.extra.items()})
@@ -68,7 +65,7 @@ class Corpus:
         pairs = n > 0 and isinstance(self.texts[0], tuple)
         for row, text in enumerate(self.texts):
             if isinstance(text, tuple) != pairs:
-                raise UserError(_MIXED.format(row))
+                raise UserError(f"record {row}: texts must be all strings or all pairs of two strings")
             if not all(part.strip() for part in ([text] if isinstance(text, str) else text)):
                 raise UserError(f"record {row}: the text is empty; fill it in or remove the record")
 
@@ -91,20 +88,6 @@ class Corpus:
         for name, values in columns.items():
             object.__setattr__(part, name, values)
         return part
-
-
-def _column(texts: Iterable[Text]) -> TextColumn:
-    """Return the texts as a column, or raise UserError for a value that is neither a text nor a pair of two."""
-
-    def checked() -> Iterator[Text]:
-        for row, text in enumerate(texts):
-            parts = (text,) if isinstance(text, str) else text
-            valid = isinstance(text, str) or (isinstance(text, tuple) and len(text) == 2)
-            if not valid or not all(isinstance(part, str) for part in parts):
-                raise UserError(_MIXED.format(row))
-            yield text
-
-    return texts if isinstance(texts, TextColumn) else TextColumn.of(checked())
 
 
 @dataclass(frozen=True, eq=False)

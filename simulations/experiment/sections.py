@@ -162,20 +162,9 @@ class Data(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         built_in = self.source == "built-in"
-        described = (
-            "path",
-            "train",
-            "test",
-            "text",
-            "second_text",
-            "label",
-            "label_range",
-            "user",
-            "overlap",
-            "held_out",
-        )
+        columns = ("text", "second_text", "label", "label_range", "user")
         if built_in:
-            for name in described:
+            for name in ("path", "train", "test", *columns, "overlap", "held_out"):
                 if getattr(self, name) is not None:
                     raise UserError(f'{self._where(name)}: does not apply to source = "built-in"; remove it')
             if self.group not in (None, "sentiment", "genre"):
