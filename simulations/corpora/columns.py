@@ -84,7 +84,7 @@ def require_columns(
                 near = next(iter(difflib.get_close_matches(name, present, n=1, cutoff=0.5)), None)
                 named = ", ".join(map(plain_name, present[:20])) + (", ..." if len(present) > 20 else "")
             else:
-                near, named = headers.nearest(name, present), headers.told(present) if present else ""
+                near, named = headers.nearest(name, present), headers.shown_names(present) if present else ""
             mend = f'did you mean "{plain_name(near)}"?' if near else f"there are: {named or 'none'}"
             raise UserError(f'{source}: has no column "{name}"; {mend}')
 

@@ -36,7 +36,7 @@ USUAL = frozenset((*TEXTS, *LABELS, *USERS, *(name for pair in PAIRS for name in
 _WORDS, _LONGEST, _DIGITS, _WIDE = 3, 40, 4, 8
 
 
-def told(names: Sequence[str]) -> str:
+def shown_names(names: Sequence[str]) -> str:
     """Return the names that may be shown, and the number of others; if all are others, the remedy."""
     usual = [name for name in dict.fromkeys(names) if name.casefold() in USUAL]
     rest = len(names) - len(usual)

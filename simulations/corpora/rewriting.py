@@ -157,7 +157,7 @@ def _places(place: str, names: Sequence[str], columns: Sequence[str], *, declare
         return [reading.column(names, column, place, declared=declared) for column in columns]
     if len(names) == 1 and (declared or names[0].casefold() in headers.USUAL):
         return [0]
-    listing = ", ".join(map(plain_name, names)) if declared else headers.told(names)
+    listing = ", ".join(map(plain_name, names)) if declared else headers.shown_names(names)
     raise UserError(f"{place}: name the column of the texts with --column; there are: {listing}")
 
 

@@ -63,7 +63,7 @@ class Promise:
 class Curator:
     """Description of a trusted server in words, and its guarantee for the outcome."""
 
-    told: str
+    description: str
     epsilon: float
     delta: float
 
@@ -162,7 +162,7 @@ def _of_statistic(policy: Policy, what: Released) -> Promise:
     worst = policy.cost(guarantee).epsilon
     statement = "no protection" if math.isinf(worst) else f"{metric_statement([guarantee])}, any two users' data"
     if what.curator:
-        statement += f" from {what.curator.told}"
+        statement += f" from {what.curator.description}"
     central = (None, None) if what.curator is None else (what.curator.epsilon, what.curator.delta)
     return Promise(
         guarantee.epsilon, guarantee.metric, statement, worst, central_epsilon=central[0], central_delta=central[1]

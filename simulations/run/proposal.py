@@ -205,7 +205,7 @@ def _chosen(
     columns = {"text": text or _named(free, headers.TEXTS), "label": label or _named(free, headers.LABELS)}
     for option, column in columns.items():
         if column is None:
-            listing = ", ".join(map(plain_name, names[:20])) if declared else headers.told(names)
+            listing = ", ".join(map(plain_name, names[:20])) if declared else headers.shown_names(names)
             raise UserError(f"{file}: say which column holds the {option}s, --{option} NAME; there are: {listing}")
     return TableColumns(str(columns["text"]), str(columns["label"]), user or _named(free, headers.USERS), second, kept)
 

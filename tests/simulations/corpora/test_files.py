@@ -254,8 +254,8 @@ def test_no_cell_of_a_missing_header_is_shown(tmp_path: Path, name: str, data: s
 
 
 def test_only_listed_names_are_shown_and_make_a_header_of_one_column(tmp_path: Path) -> None:
-    assert headers.told(["text", "Anna", "label"]) == "text, label, 1 more"
-    assert headers.told(["Anna", "Bob"]).startswith("2 of names that are not shown")
+    assert headers.shown_names(["text", "Anna", "label"]) == "text, label, 1 more"
+    assert headers.shown_names(["Anna", "Bob"]).startswith("2 of names that are not shown")
     assert headers.nearest("labels_", ["Anna", "label"]) == "label" and headers.nearest("Ann", ["Anna"]) is None
     (tmp_path / "in.tsv").write_text("text\nOk\n")
     assert rewritten(tmp_path / "in.tsv", ()) == b"text\nOk\n"
