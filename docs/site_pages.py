@@ -50,7 +50,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds what docs/ has not."""
     from mkdocs.structure.files import File
 
-    from simulations.experiment.schema import page as keys
     from simulations.experiment.schema import schema
 
     pages = {target: (ROOT / name).read_text(encoding="utf-8") for name, target in OUTSIDE.items()}
@@ -60,7 +59,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
     pages |= {f"{path.stem}.md": "\n".join(page(path)) for path in NOTEBOOKS.glob("*.ipynb")}
     pages[REFERENCE] = "\n".join(reference())
-    pages[KEYS] = keys()
+    pages[KEYS] = "\n".join(keys())
     pages[COMMANDS] = "\n".join(commands())
     for name, content in pages.items():
         files.append(File.generated(config, name, content=content))
@@ -97,6 +96,29 @@ def experiments() -> Iterator[str]:
     yield "Run one by its name, `sottovoce simulate NAME`; [the file](reference/experiment.md) explains keys.\n"
     for path in sorted((ROOT / "simulations" / "experiments").glob("*.toml")):
         yield f"## {path.stem}\n\n```toml\n{path.read_text(encoding='utf-8').rstrip()}\n```\n"
+
+
+def keys() -> Iterator[str]:
+    """Every key of an experiment's file, each table under its summary."""
+    from simulations.experiment.schema import TABLES, about
+    from simulations.experiment.schema import keys as rows_of
+
+    yield "# Experiment file\n"
+    yield "Every key of the TOML file of an experiment, generated from the code. Editors that know JSON Schema complete"
+    yield "and check keys:\n"
+    yield "    sottovoce check --schema > experiment.schema.json\n"
+    yield "Then write `#:schema experiment.schema.json` in the first line. Contradictory keys are rejected with a"
+    yield "one-line error. –: none, or derived from other keys. A table `[sweep]` describes a grid of runs"
+    yield "([run experiments](../how-to/experiments.md#sweep-over-a-grid)).\n"
+    places: dict[str, list[str]] = {"": []} | {section.place: [] for section in TABLES}
+    for name, words, default, text in rows_of():
+        places[name.rpartition(".")[0]].append(f"| `{name}` | {words} | {default} | {text} |")
+    sections = {section.place: section for section in TABLES}
+    for place, rows in places.items():
+        if place:
+            yield f"\n## {'[[arm]]' if place == 'arm' else f'[{place}]'}\n"
+            yield from (*about(sections[place]), "")
+        yield from ("| key | values | default | description |", "| --- | --- | --- | --- |", *rows)
 
 
 def reference() -> Iterator[str]:

@@ -67,30 +67,6 @@ def keys() -> Iterator[tuple[str, str, str, str]]:
                 yield f"{section.place}.{key(f.name)}", _words(value), _default(f.default), value["description"]
 
 
-def page() -> str:
-    """Return all keys as Markdown, each table under its summary."""
-    rows = list(keys())
-    lines = [
-        "# Experiment file",
-        "",
-        "Every key of the TOML file of an experiment, generated from the code. Editors that know JSON Schema complete",
-        "and check keys:",
-        "",
-        "    sottovoce check --schema > experiment.schema.json",
-        "",
-        "Then write `#:schema experiment.schema.json` in the first line. Contradictory keys are rejected with a",
-        "one-line error. –: none, or derived from other keys. A table `[sweep]` describes a grid of runs",
-        "([run experiments](../how-to/experiments.md#sweep-over-a-grid)).",
-        "",
-        *_rows([row for row in rows if "." not in row[0]]),
-    ]
-    for section in TABLES:
-        own = [row for row in rows if row[0].rpartition(".")[0] == section.place]
-        title = "[[arm]]" if section is Arm else f"[{section.place}]"
-        lines += ["", f"## {title}", "", *about(section), "", *_rows(own)]
-    return "\n".join(lines) + "\n"
-
-
 def _table(section: type[Section]) -> dict[str, Any]:
     properties = {key(f.name): _value(section, f.name) for f in fields(section) if "check" in f.metadata}
     if any(f.name == "public" for f in fields(section)):
@@ -173,8 +149,3 @@ def _default(value: Any) -> str:
     if isinstance(value, tuple):
         return "none" if not value else str(list(value))
     return f'"{value}"' if isinstance(value, str) and value else "must be given" if value == "" else f"{value:g}"
-
-
-def _rows(rows: list[tuple[str, str, str, str]]) -> list[str]:
-    cells = [f"| `{name}` | {words} | {default} | {text} |" for name, words, default, text in rows]
-    return ["| key | values | default | description |", "| --- | --- | --- | --- |", *cells]

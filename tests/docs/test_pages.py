@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import sottovoce
+from simulations.experiment.schema import keys
 from sottovoce.cli.main import main
 from tests.support.paths import ROOT
 from tests.support.programs import program
@@ -80,6 +81,7 @@ def test_every_page_name_experiment_and_command_is_on_the_site() -> None:
     assert sorted(shown) == sottovoce.__all__
     shown = re.findall(r"^## (\S+)$", "\n".join(pages.experiments()), re.MULTILINE)
     assert sorted(shown) == sorted(path.stem for path in (ROOT / "simulations" / "experiments").glob("*.toml"))
+    assert re.findall(r"^\| `(.+?)` \|", "\n".join(pages.keys()), re.MULTILINE) == [name for name, *_ in keys()]
     shown = re.findall(r"^## (.+)$", "\n".join(pages.commands()), re.MULTILINE)
     assert {"sottovoce demo", "sottovoce sanitize", "sottovoce deploy keys make"} <= set(shown)
     page = "\n".join(program("notebooks").page(ROOT / "docs" / "notebooks" / "what-a-protocol-costs.ipynb"))
