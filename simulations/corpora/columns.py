@@ -378,20 +378,12 @@ def group_names(part: Columns, group: str) -> list[str]:
 
 def _refuse_two_users(parts: Sequence[Columns], user: str, names: Sequence[str]) -> None:
     """Raise UserError if two names may be one person, who would have a budget under each of them."""
-    for form, differ in ((normal, "are one name in two spellings"), (folded, "differ in case or width alone")):
+    for form, differ in ((normal, "one name in two spellings"), (folded, "names that differ in case or width alone")):
         if groups := alike(names, form):
-            first, second = (_where(name, parts, names) for name in groups[0][:2])
-            more = f" ({len(groups) - 1:,} more pairs)" if len(groups) > 1 else ""
+            rows = [f"{part.source}: {row}" for part in parts for row in part.row_names]
+            first, second = (rows[names.index(name)] for name in groups[0][:2])
+            more = f", and {len(groups) - 1:,} more pairs of rows" if len(groups) > 1 else ""
             raise UserError(
-                f'{", ".join(part.source for part in parts)}: column "{user}": {first} and {second} {differ}{more}'
-                ", and would be two users with a budget each; write each person's name one way"
+                f'{first} and {second}{more}: column "{user}" holds {differ}, which would be two users with a budget '
+                "each; write each person's name one way"
             )
-
-
-def _where(name: str, parts: Sequence[Columns], names: Sequence[str]) -> str:
-    """Return a user's name as an error shows it, or its row if the name must not be shown."""
-    text = shown(name)
-    if text == spelled(name):
-        return text
-    rows = [f"{part.source}: {row}" for part in parts for row in part.row_names]
-    return f"one {text} ({rows[names.index(name)]})"

@@ -87,7 +87,7 @@ def complaint(action) -> str:
 @pytest.mark.parametrize(("first", "second"), [SAME[1], SAME[7], SAME[9]])
 def test_one_name_in_two_spellings_is_refused(tmp_path: Path, first: str, second: str) -> None:
     line = complaint(lambda: people(tmp_path, first, second))
-    assert "are one name in two spellings" in line and spelled(first) in line and spelled(second) in line
+    assert "one name in two spellings" in line and "train.csv: line 2 and" in line and "test.csv: line 2" in line
     assert "two spellings" in complaint(lambda: people(tmp_path, first, "pat", other=second))  # within one file
 
     def labels(train: str, test: str) -> None:
@@ -111,8 +111,7 @@ def test_a_user_whose_names_differ_in_case_is_refused_and_others_keep_their_spel
 @pytest.mark.parametrize("first", ["My doctor says it is diabetes", "ann.lee@example.org", "+49 151 12345678"])
 def test_a_name_that_may_be_a_persons_words_is_not_shown(tmp_path: Path, first: str) -> None:
     second = f"{first}\u200b"
-    line = complaint(lambda: people(tmp_path, first, second))
-    assert first not in line and "train.csv: line 2" in line and "test.csv: line 2" in line
+    assert first not in complaint(lambda: people(tmp_path, first, second))
     table(tmp_path / "train.csv", [("a", first), ("b", second), ("c", "x")])
     line = complaint(lambda: read_files(tmp_path, "train.csv", "train.csv", text="text", label="label"))
     assert first not in line and "are one name" in line
