@@ -152,9 +152,8 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
 def _readable(file: Path) -> Iterator[None]:
     try:
         yield
-    except OSError as error:  # Parquet's reader raises it for damage too
-        reason = (str(error.strerror or error).splitlines() or ["?"])[0]
-        raise UserError(f"{file}: cannot be read: {reason}") from error
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read: {error.strerror}") from error
 
 
 def lines(file: Path) -> Iterator[tuple[int, str]]:
@@ -192,32 +191,22 @@ def _jsonl(file: Path, wanted: list[str]) -> Columns:
 
 
 def _parquet(file: Path, wanted: list[str]) -> Columns:
-    import pyarrow
     from pyarrow import parquet
 
     names = _schema(file).names
     for name in wanted:
         reading.column(names, name, str(file), declared=True)
-    try:
+    with reading.parquet_errors(file):
         table = parquet.read_table(file, columns=list(dict.fromkeys(wanted)))
         values = {name: as_numbers(table.column(name).to_pylist()) for name in wanted}
-    except (pyarrow.ArrowException, ValueError, OverflowError, KeyError):
-        raise _damaged(file, "a value cannot be read") from None  # the original error may quote the value
     return Columns(str(file), values, RowNames("row", range(1, table.num_rows + 1)))
 
 
 def _schema(file: Path) -> Any:
-    import pyarrow
     from pyarrow import parquet
 
-    try:
+    with reading.parquet_errors(file):
         return parquet.read_schema(file)
-    except (pyarrow.ArrowException, ValueError, OverflowError, KeyError) as error:
-        raise _damaged(file, (str(error).splitlines() or ["?"])[0]) from error
-
-
-def _damaged(file: Path, why: str) -> UserError:
-    return UserError(f"{file}: is not a readable Parquet file: {why}")
 
 
 _READERS: dict[str, Callable[[Path, list[str]], Columns]] = {

@@ -10,7 +10,9 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from simulations.corpora import headers
@@ -22,6 +24,19 @@ LONGEST, DEEPEST = 2**26, 100
 
 #: Number of a line, and the line with its end.
 Line = tuple[int, str]
+
+
+@contextmanager
+def parquet_errors(file: Path) -> Iterator[None]:
+    """Turn an error of Parquet's reader into UserError. The reason may quote a value, so it is not shown."""
+    import pyarrow
+
+    try:
+        yield
+    except UserError:
+        raise
+    except (pyarrow.ArrowException, ValueError, OverflowError, KeyError, OSError):
+        raise UserError(f"{file}: is not a readable Parquet file") from None
 
 
 def decoded(stream: BinaryIO, place: str) -> Iterator[Line]:

@@ -211,34 +211,28 @@ def _parquet(path: Path, columns: Sequence[str], rows: int) -> Iterator[Block]:
     import pyarrow
     from pyarrow import parquet, types
 
-    try:
-        with parquet.ParquetFile(path) as file:
-            schema = file.schema_arrow
-            at = _places(str(path), schema.names, columns, declared=True)
-            wanted = schema
-            for i in at:
-                field = schema.field(i)
-                inner = field.type.value_type if types.is_dictionary(field.type) else field.type
-                if not (types.is_string(inner) or types.is_large_string(inner)):
-                    raise UserError(f'{path}: column "{field.name}" holds {field.type}, not texts')
-                wanted = wanted.set(i, field.with_type(inner).with_nullable(field.nullable))
-            others = tuple(name for i, name in enumerate(schema.names) if i not in at)
-            yield Block([], lambda _: pyarrow.RecordBatch.from_pylist([], schema=wanted))
+    with reading.parquet_errors(path), parquet.ParquetFile(path) as file:
+        schema = file.schema_arrow
+        at = _places(str(path), schema.names, columns, declared=True)
+        wanted = schema
+        for i in at:
+            field = schema.field(i)
+            inner = field.type.value_type if types.is_dictionary(field.type) else field.type
+            if not (types.is_string(inner) or types.is_large_string(inner)):
+                raise UserError(f'{path}: column "{field.name}" holds {field.type}, not texts')
+            wanted = wanted.set(i, field.with_type(inner).with_nullable(field.nullable))
+        others = tuple(name for i, name in enumerate(schema.names) if i not in at)
+        yield Block([], lambda _: pyarrow.RecordBatch.from_pylist([], schema=wanted))
 
-            def with_texts(batch: Any, texts: Sequence[Cells]) -> Any:
-                for number, i in enumerate(at):
-                    new = pyarrow.array([cells[number] for cells in texts], wanted.field(i).type)
-                    batch = batch.set_column(i, wanted.field(i), new)
-                return batch
+        def with_texts(batch: Any, texts: Sequence[Cells]) -> Any:
+            for number, i in enumerate(at):
+                new = pyarrow.array([cells[number] for cells in texts], wanted.field(i).type)
+                batch = batch.set_column(i, wanted.field(i), new)
+            return batch
 
-            for batch in file.iter_batches(batch_size=rows):
-                read = [[text or "" for text in batch.column(i).to_pylist()] for i in at]
-                for i, texts in zip(at, read, strict=True):
-                    if not all(map(is_text, texts)):
-                        raise UserError(f'{path}: column "{schema.names[i]}" holds a NUL; mend the text')
-                yield Block(list(zip(*read, strict=True)), partial(with_texts, batch), others)
-    except UnicodeDecodeError:  # the original error quotes the text
-        raise UserError(f"{path}: is not a readable Parquet file: a text is not UTF-8") from None
-    except (pyarrow.ArrowException, OverflowError, KeyError, OSError) as error:
-        reason = (str(error).splitlines() or ["?"])[0]
-        raise UserError(f"{path}: is not a readable Parquet file: {reason}") from error
+        for batch in file.iter_batches(batch_size=rows):
+            read = [[text or "" for text in batch.column(i).to_pylist()] for i in at]
+            for i, texts in zip(at, read, strict=True):
+                if not all(map(is_text, texts)):
+                    raise UserError(f'{path}: column "{schema.names[i]}" holds a NUL; mend the text')
+            yield Block(list(zip(*read, strict=True)), partial(with_texts, batch), others)
