@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -244,58 +245,31 @@ def test_where_a_run_fails_those_at_work_are_waited_for_and_no_other_is_begun(mo
     assert Path("first").exists() and not Path("third").exists()
 
 
-_NOISE = "sys:1: DeprecationWarning: builtin type swigvarlink has no __module__ attribute\\n"
-_KEPT = "; the others are kept"
-_AGAIN = f"{_KEPT}: run it again to go on"
+def test_a_failure_names_its_cause_and_not_the_last_line_of_a_library() -> None:
+    job, again = Job("j", Path("j.toml"), Path("j")), "run it again to go on"
+    for line, code, why in (
+        ("sottovoce: no file", worker.MISTAKE, f"no file; the others are kept: mend it, then {again}"),
+        ("sottovoce: KeyError: 3", worker.BUG, "KeyError: 3; the others are kept; run again, it would fail so again"),
+        ("sottovoce: ActorError: it died", worker.FAILURE, f"ActorError: it died; the others are kept: {again}"),
+        ("", -signal.SIGKILL, f"was ended by signal SIGKILL (is memory short?); the others are kept: {again}"),
+        ("", 9, f"ended with exit code 9, see j.log; the others are kept: {again}"),
+    ):
+        Path("j.log").write_text(f"    3.2 s  at work\n{line}\nsys:1: DeprecationWarning: builtin type\n")
+        assert running._failure(job, code).startswith(why)
 
 
-@pytest.mark.parametrize(
-    ("said", "ending", "failure"),
-    [
-        ("sottovoce: no file\\n", "sys.exit(2)", f"no file{_KEPT}: mend it, then run it again to go on"),
-        (
-            "sottovoce: KeyError: 3\\n",
-            "sys.exit(1)",
-            f"KeyError: 3{_KEPT}; run again, it would fail so again: its log is runs/j0.log",
-        ),
-        ("sottovoce: ActorError: it died\\n", "sys.exit(3)", f"ActorError: it died{_AGAIN}"),
-        (
-            "",
-            "os.kill(os.getpid(), 9)",
-            f"was ended by signal SIGKILL (is memory short?){_KEPT}: run it again to go on",
-        ),
-        ("", "os._exit(9)", f"ended with exit code 9, see runs/j0.log{_AGAIN}"),
-    ],
-)
-def test_a_failure_names_its_cause_and_not_the_last_line_of_a_library(
-    said: str, ending: str, failure: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = f"import os, sys\nsys.stderr.write('{said}{_NOISE}')\nsys.stderr.flush()\n{ending}"
-    with pytest.raises(UserError) as failed:
-        list(processes(programs(monkeypatch, source), 1))
-    assert str(failed.value) == f"runs/j0: {failure}"
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "words"),
-    [
-        (UserError("name it"), 2, "sottovoce: name it"),
-        (KeyError("x"), 1, "sottovoce: KeyError: 'x'"),
-        (RuntimeError("no\nroom"), 3, "sottovoce: RuntimeError: no room"),
-        (OSError(5, "no disk"), 3, "sottovoce: OSError: [Errno 5] no disk"),
-    ],
-)
-def test_a_worker_says_why_it_ends(
-    error: Exception, code: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(*_: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(worker, "_run", fail)
+def test_a_worker_says_why_it_ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(worker.ctypes, "CDLL", lambda _: SimpleNamespace(prctl=lambda *_: None))
-    assert worker.main(["small.toml", "out", "1", str(os.getppid())]) == code
-    output = capsys.readouterr().err
-    assert output.splitlines()[-1] == words and ("Traceback" in output) == (code != 2)
+    for error, code, words in (
+        (UserError("name it"), worker.MISTAKE, "sottovoce: name it"),
+        (KeyError("x"), worker.BUG, "sottovoce: KeyError: 'x'"),
+        (RuntimeError("no\nroom"), worker.FAILURE, "sottovoce: RuntimeError: no room"),
+        (OSError(5, "no disk"), worker.FAILURE, "sottovoce: OSError: [Errno 5] no disk"),
+    ):
+        monkeypatch.setattr(worker, "_run", Mock(side_effect=error))
+        assert worker.main(["small.toml", "out", "1", str(os.getppid())]) == code
+        output = capsys.readouterr().err
+        assert output.splitlines()[-1] == words and ("Traceback" in output) == (code != worker.MISTAKE)
 
 
 def test_ctrl_c_ends_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
