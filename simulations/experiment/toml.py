@@ -104,7 +104,7 @@ def from_table(table: dict[str, Any]) -> Experiment:
     Raises:
         UserError: It is not a valid experiment.
     """
-    _refuse_unknown(table, {"name", "seed", "arm", *SECTIONS}, "")
+    refuse_unknown(table, {"name", "seed", "arm", *SECTIONS}, "")
     if "name" not in table:
         raise UserError("name: is missing")
     parts: dict[str, Any] = {k: table[k] for k in ("name", "seed") if k in table}
@@ -147,7 +147,7 @@ def _read(section: type[Section], table: Any, where: str) -> Any:
     if not isinstance(table, dict):
         raise UserError(f"{where}: must be a table, got {table!r}")
     names = {key(f.name): f.name for f in fields(section)}
-    _refuse_unknown(table, names, f"{where}.")
+    refuse_unknown(table, names, f"{where}.")
     values = {names[k]: v for k, v in table.items()}
     if section is Data and "public" in values:
         values["public"] = _read(PublicConfig, values["public"], "data.public")
@@ -156,7 +156,8 @@ def _read(section: type[Section], table: Any, where: str) -> Any:
     return section(**values)
 
 
-def _refuse_unknown(table: dict[str, Any], keys: Iterable[str], prefix: str) -> None:
+def refuse_unknown(table: Mapping[str, Any], keys: Iterable[str], prefix: str) -> None:
+    """Raise UserError for a key of a table that is none of these."""
     for name in table:
         if name not in keys:
             mend = nearest(name, keys) or f"; known are {', '.join(sorted(keys))}"

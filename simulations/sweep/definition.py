@@ -16,7 +16,7 @@ from simulations.errors import UserError
 from simulations.experiment import Experiment, load, slug
 from simulations.experiment.names import either, nearest
 from simulations.experiment.sections import SECTIONS
-from simulations.experiment.toml import SWEEP, document, inline, parsed
+from simulations.experiment.toml import SWEEP, document, inline, parsed, refuse_unknown
 
 BUNDLED = Path(__file__).parents[1] / "studies"
 _KEYS = ("name", "experiment", "seeds", "arms", "arm", "set", "grid")
@@ -110,16 +110,12 @@ def _of_experiment(table: Mapping[str, Any], path: str | Path) -> dict[str, Any]
             f"{path}: is an experiment without [sweep]; add seeds = [1, 2, 3] and [sweep.grid], or run it once with: "
             f"sottovoce simulate {quote(str(path))}"
         )
-    for key in own:
-        if key not in _OWN:
-            raise UserError(f"{path}: sweep.{key}: unknown key{nearest(key, _OWN) or f'; known are {either(_OWN)}'}")
+    refuse_unknown(own, _OWN, f"{path}: sweep.")
     return {"name": f"{table.get('name', '')}-sweep", "experiment": str(path)} | own
 
 
 def _study(table: dict[str, Any], overrides: Sequence[str]) -> Study:
-    for key in table:
-        if key not in _KEYS:
-            raise UserError(f"{key}: unknown key{nearest(key, _KEYS) or f'; known are {either(_KEYS)}'}")
+    refuse_unknown(table, _KEYS, "")
     name, base = table.get("name"), table.get("experiment")
     for key, value in (("name", name), ("experiment", base)):
         if not isinstance(value, str) or not slug(value):
