@@ -246,7 +246,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     text, page, told = made(run)
     assert [name for name, _ in page.elements].count("script") == 1
     assert not {"b", "i", "u"} & {name for name, _ in page.elements}
-    assert "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;" in text and "alert(1)" not in text
+    assert "&lt;script&gt;alert(" in text and "<script>alert" not in text
     assert told["runs"][0]["arms"][0]["name"].startswith(name)
 
 
