@@ -20,6 +20,7 @@ depend on the further digits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Context, Decimal, localcontext
 
 import numpy as np
@@ -55,6 +56,35 @@ def sample(log_weights: FloatArray, uniforms: FloatArray | Points) -> IntArray:
         before = np.where(choice > 0, target - edges[rows, choice - 1], np.inf)
         for row in np.flatnonzero(~(np.minimum(before, after) > doubt)):
             choice[row] = _settled(log_weights[row], points, int(row))
+    return choice
+
+
+def sample_alike(log_weights: FloatArray, points: Points, off: float, exact: Callable[[], FloatArray]) -> IntArray:
+    """Draw one choice for each point from one law, by log-weights that are near those of the law.
+
+    If log-weights are within a of those of the law, the odds s/(1 - s) of a share s = Σ_{j<k} w_j/T of the total are
+    within e^(±2a) of the law's, so that s is off by at most tanh(a/2) <= a/2. So a draw is certain if its point is a·T
+    farther from an end than in the theorem.
+
+    Args:
+        log_weights: (K,), not normalized, some finite. They are overwritten.
+        points: (n, 1).
+        off: a, of all log-weights but for a common constant.
+        exact: Function that returns the log-weights (K,) of the law.
+
+    Returns:
+        (n,) int64. Exactness: `exact_delta`.
+    """
+    log_weights -= log_weights.max()
+    edges = np.cumsum(np.exp(log_weights, out=log_weights))
+    target = np.minimum(points.u[:, 0] * edges[-1], np.nextafter(edges[-1], 0.0))
+    choice: IntArray = edges.searchsorted(target, side="right")
+    doubt = ((2 * len(edges) + 100) * _UNIT + off) * edges[-1]
+    near = np.minimum(np.where(choice > 0, target - edges[choice - 1], np.inf), edges[choice] - target)
+    unsure = np.flatnonzero(~(near > doubt))
+    law = exact() if len(unsure) else log_weights
+    for row in unsure:
+        choice[row] = _settled(law, points, int(row))
     return choice
 
 

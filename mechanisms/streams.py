@@ -309,11 +309,6 @@ class Points:
         u = drawn(rng, shape[0], width * k).reshape(-1, k)
         return cls(u, np.arange(len(u)), _Cells(rng, width, k))
 
-    @classmethod
-    def midpoints(cls, u: FloatArray) -> Points:
-        """Take uniforms (n, k) as they are: the middle of the cell is their refinement."""
-        return cls(u, np.arange(len(u)), _Cells(_Middles(), 1, u.shape[1]))
-
     def __len__(self) -> int:
         return len(self.u)
 
@@ -328,11 +323,6 @@ class Points:
         """Return a uniform to 2^-104; call it within `decimals.precise`."""
         share = self._cells.of(int(self._entries[row]))[self._first + column]
         return Decimal(float(self.u[row, column])) + (Decimal(float(share)) - _HALF_DECIMAL) * _CELL
-
-
-class _Middles:
-    def further(self, rows: IntArray, k: int) -> FloatArray:
-        return np.full((len(rows), k), 0.5)
 
 
 class _Cells:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,8 +20,8 @@ from mechanisms.losses.planar_laplace import laplace_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import LATTICE
 from mechanisms.vocabulary import TAGS, Vocabulary
-from mechanisms.words.distances import diameter, distances
-from mechanisms.words.exponential import UNIFORMS, Exponential, Geometry
+from mechanisms.words.distances import Geometry, diameter, distances
+from mechanisms.words.exponential import Exponential
 from mechanisms.words.madlib import check_dimensions, perturbed
 from mechanisms.words.nearest import nearest_alike
 from mechanisms.words.tables import Tabled
@@ -125,10 +125,10 @@ class MadlibSyntax(Tabled):
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """Draw once for each word id, (n,) or (n, L) -> the same shape, int64; NOTHING stays.
 
-        Two uniforms a token, in paper mode m + 1.
+        One uniform a token, in paper mode m + 1.
         """
         if self.mode == "repaired":
-            return self._drawn(x, UNIFORMS, self._sampler.sample, rng=rng)
+            return self._drawn(x, 1, self._sampler.sample, rng=rng)
         x, tags = checks.word_ids(self.name, x, self.vocabulary), _tags(self.vocabulary)
         return perturbed(
             x,
@@ -174,28 +174,15 @@ class _Guided(Geometry):
     tags: IntArray
     penalty: float
 
-    def bend(self, apart: NDArray[Any], x: IntArray, y: IntArray) -> None:
-        apart += apart.dtype.type(self.penalty) * (self.tags[x] != self.tags[y])
-
-
-@dataclass(frozen=True, eq=False)
-class _GuidedExponential(Exponential):
-    """The same sampler over d'."""
-
-    geometry: _Guided
-
-    @cached_property
-    def _far(self) -> float:
-        return 0.0  # the squeeze is proved for Euclidean distances only: every point is settled by its distance
+    def bend(self, apart: FloatArray, x: np.int64, y: IntArray) -> None:
+        apart += self.penalty * (self.tags[x] != self.tags[y])
 
     @property
-    def numeric_epsilon(self) -> float:
-        """Return that of Euclidean distances, with roundings for the sum with the penalty and for its product."""
-        far = self.geometry.penalty + 2 * math.sqrt(self.geometry.largest)
-        return super().numeric_epsilon + 2 * self.epsilon * 8 * 2.0**-53 * far
+    def error(self) -> float:
+        """Bound the error of d', with roundings for the sum with the penalty and for its product."""
+        return super().error + 8 * 2.0**-53 * (self.penalty + 2 * math.sqrt(self.largest))
 
 
 @lru_cache(maxsize=4)
 def _sampler(vocabulary: Vocabulary, epsilon: float, penalty: float) -> Exponential:
-    geometry = _Guided(vocabulary.points, np.arange(len(vocabulary)), _tags(vocabulary), penalty)
-    return _GuidedExponential(geometry, epsilon)
+    return Exponential(_Guided(vocabulary.points, np.arange(len(vocabulary)), _tags(vocabulary), penalty), epsilon)

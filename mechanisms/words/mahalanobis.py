@@ -20,8 +20,7 @@ from mechanisms.losses.planar_laplace import laplace_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import LATTICE
 from mechanisms.vocabulary import Vocabulary
-from mechanisms.words.distances import largest_distance
-from mechanisms.words.exponential import Geometry
+from mechanisms.words.distances import Geometry, largest_distance
 from mechanisms.words.madlib import check_dimensions, perturbed
 from mechanisms.words.nearest import nearest
 from mechanisms.words.tables import OfWords
@@ -95,7 +94,9 @@ class Mahalanobis(OfWords):
     def distances(self, x: IntArray, y: IntArray) -> FloatArray:
         """Return d of the guarantee, never below it: word ids (n,) and (k,) -> (n, k)."""
         shape = _shape(self.vocabulary, self.lam)
-        apart = Geometry(shape.whitened, np.asarray(y, dtype=np.int64)).distances(x) + _ROUNDED * shape.diameter
+        apart = (
+            Geometry(shape.whitened, np.asarray(y, dtype=np.int64)).distances(np.asarray(x)) + _ROUNDED * shape.diameter
+        )
         same = np.asarray(x)[:, None] == np.asarray(y)[None]
         return np.where(same, 0.0, np.minimum(apart, shape.diameter))
 

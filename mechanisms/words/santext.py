@@ -67,8 +67,8 @@ class SanText(Tabled):
         return exponential.exponential(self.vocabulary, self.epsilon)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """Draw one word for each word id, (n,) or (n, L) -> same shape; two uniforms each."""
-        return self._drawn(x, exponential.UNIFORMS, self._draws.sample, rng=rng)
+        """Draw one word for each word id, (n,) or (n, L) -> same shape; one uniform each."""
+        return self._drawn(x, 1, self._draws.sample, rng=rng)
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
         """Return the log probability of every word, (n,) -> (n, V)."""
@@ -158,14 +158,14 @@ class SanTextPlus(Tabled):
         return exponential.exponential(self.vocabulary, self.epsilon, _outputs(self.vocabulary, self.w))
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """Draw one word for each word id, (n,) or (n, L) -> same shape; three uniforms each."""
-        return self._drawn(x, 1 + exponential.UNIFORMS, self._substitutes, rng=rng)
+        """Draw one word for each word id, (n,) or (n, L) -> same shape; two uniforms each."""
+        return self._drawn(x, 2, self._substitutes, rng=rng)
 
     def _substitutes(self, x: IntArray, points: Points) -> IntArray:
-        """Draw for sensitive words and for those whose coin falls, (k,) and (k, 3) -> (k,); keep the others."""
+        """Draw for sensitive words and for those whose coin falls, (k,) and (k, 2) -> (k,); keep the others."""
         drawn = self.sensitive[x] | self._replaced(points)
         out = x.copy()
-        out[drawn] = self._draws.sample(x[drawn], points[drawn].columns(1, 1 + exponential.UNIFORMS))
+        out[drawn] = self._draws.sample(x[drawn], points[drawn].columns(1, 2))
         return out
 
     def _replaced(self, points: Points) -> BoolArray:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mechanisms import checks
 from mechanisms.arrays import FloatArray, IntArray
@@ -17,8 +16,8 @@ from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.vocabulary import Vocabulary
-from mechanisms.words.distances import diameter, distances
-from mechanisms.words.exponential import Exponential, Geometry
+from mechanisms.words.distances import Geometry, diameter, distances
+from mechanisms.words.exponential import Exponential
 from mechanisms.words.santext import SanText
 
 MAX_GAMMA = 1e9
@@ -98,16 +97,12 @@ class Tem(SanText):
 
 @dataclass(frozen=True, eq=False)
 class _Truncated(Geometry):
-    """Distances of at most γ.
-
-    Cutting at one number moves no distance and its lowered one farther apart, so the proofs of `Exponential` hold.
-    """
+    """Distances of at most γ: cutting two at one number moves them no farther apart."""
 
     gamma: float
 
-    def bend(self, apart: NDArray[Any], x: IntArray, y: IntArray) -> None:
-        most = self.gamma if apart.dtype == np.float64 else np.nextafter(np.float32(self.gamma), np.float32(0))
-        np.minimum(apart, most, out=apart)
+    def bend(self, apart: FloatArray, x: np.int64, y: IntArray) -> None:
+        np.minimum(apart, self.gamma, out=apart)
 
 
 @lru_cache(maxsize=4)

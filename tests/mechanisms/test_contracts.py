@@ -33,7 +33,7 @@ def pytest_generate_tests(metafunc):
 def test_chunks_do_not_matter(mechanism, monkeypatch):
     x, more = inputs(mechanism, 40), extras(mechanism, 40)
     whole = mechanism.sample(x, rng=streams(40), **more)
-    for module in ("spherical", "words.exponential", "words.custext"):
+    for module in ("spherical", "words.distances", "words.custext"):
         monkeypatch.setattr(f"mechanisms.{module}._CHUNK", 9)
     np.testing.assert_array_equal(mechanism.sample(x, rng=streams(40), **more), whole)
 

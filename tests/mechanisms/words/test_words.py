@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from mechanisms.vocabulary import NOTHING, Vocabulary
-from mechanisms.words import exponential as exponentials
 from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
 from mechanisms.words.custext_mapping import mapping
-from mechanisms.words.distances import diameter, largest_distance
-from mechanisms.words.exponential import Exponential, Geometry, exponential
+from mechanisms.words.distances import Geometry, diameter, largest_distance
+from mechanisms.words.exponential import exponential
 from mechanisms.words.random_substitution import RandomSubstitution
 from mechanisms.words.santext import SanText, SanTextPlus
 from mechanisms.words.tem import Tem
@@ -65,117 +64,26 @@ def test_santext_probabilities_by_another_derivation(epsilon):
             np.testing.assert_allclose(row, exact, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize(("epsilon", "x"), [(2.0, 5), (2.0, 200), (10.0, 100), (0.5, 0)])
-@pytest.mark.parametrize("plain", [False, True])
-def test_santext_draws_fit_their_probabilities(epsilon, x, plain, monkeypatch):
-    """plain: with so wide a bound of float32's error that nearly every draw is decided in float64."""
-    if plain:
-        monkeypatch.setattr(Geometry, "_single_error", property(lambda self: 0.2))
-    n = 100_000
-    sampler = Exponential(Geometry(WORDS.points, np.arange(200)), epsilon)
-    uniforms = streams(n).uniform(n, 2)
-    repaired = []
-    whole = Exponential.log_weights
-    monkeypatch.setattr(Exponential, "log_weights", lambda self, x: (repaired.extend(x), whole(self, x))[1])
-    draws = sampler.sample(np.full(n, x), uniforms)
-    assert (len(repaired) > 1000) if plain else (len(repaired) < 500)
+@pytest.mark.parametrize(("epsilon", "x"), [(2.0, 5), (10.0, 200), (0.0, 3), (1000.0, 0)])
+def test_santext_draws_fit_their_probabilities(epsilon, x):
+    """At ε = 0 uniform; at 1000 the word itself, or the other one at its place."""
+    draws = SanText(epsilon, WORDS).sample(np.full(50_000, x), rng=streams(50_000))
     for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):
-        assert fits(draws, SanText(epsilon * factor, WORDS).log_probs(np.array([x]))[0]) == right
-    if not plain:  # the mechanism is that sampler on the same uniforms
-        np.testing.assert_array_equal(SanText(epsilon, WORDS).sample(np.full(n, x), rng=streams(n)), draws)
-
-
-def test_santext_at_the_ends_of_epsilon():
-    n = 50_000
-    uniform = SanText(0.0, WORDS).sample(np.full(n, 3), rng=streams(n))
-    assert fits(uniform, np.full(200, -math.log(200)))
-    x = np.arange(1, 199)  # 0 and 199 lie at one place
-    np.testing.assert_array_equal(SanText(1000.0, WORDS).sample(x, rng=streams(198)), x)
-    twins = SanText(1000.0, WORDS).sample(np.zeros(n, int), rng=streams(n))
-    assert fits(twins, np.where(np.isin(np.arange(200), [0, 199]), -math.log(2), -np.inf))
-    unknown = SanText(1000.0, WORDS).sample(np.full(50, 200), rng=streams(50))
-    assert set(unknown) == {int(np.argmin(APART[200, :200]))}
+        if factor == 1 or 0 < epsilon < 1000:
+            assert fits(draws, SanText(epsilon * factor, WORDS).log_probs(np.array([x]))[0]) == right
+    assert epsilon < 1000 or set(draws) == {0, 199}
 
 
 @pytest.mark.parametrize("shift", [0.0, 30.0])
-def test_single_precision_never_overstates_a_distance(shift):
+def test_distances_are_within_their_stated_error(shift):
     words = vocabulary(300, 40, seed=2, shift=shift)
-    geometry = Geometry(words.points, np.arange(300))
+    geometry = Geometry(words.points, np.arange(0, 300, 2))
     exact = words.points.astype(np.longdouble)
-    exact = np.sqrt(((exact[:, None] - exact[None, :300]) ** 2).sum(axis=2))
-    low = geometry.lowered(np.arange(301))[:, :300]
-    assert np.all(low * (1 - 2.0**-23) <= exact)
-    assert np.all(exact**2 - low.astype(np.longdouble) ** 2 <= geometry.gap * (1 + 1e-3))
-    error = np.abs(geometry.distances(np.arange(301)) - exact).max()
-    assert error <= geometry.error and geometry.error < 1e-9
-    pairs = geometry.pairs(np.repeat(np.arange(301), 300), np.tile(np.arange(300), 301)).reshape(301, 300)
-    assert np.abs(pairs - exact).max() <= geometry.error
-    assert np.all(np.diag(geometry.distances(np.arange(300))) == 0)
-
-
-@pytest.mark.parametrize("epsilon", [0.0, 0.5, 3.0, 40.0])
-@pytest.mark.parametrize("outputs", [np.arange(300), np.arange(0, 300, 3)], ids=["all", "some"])
-@pytest.mark.parametrize("shift", [0.0, 30.0])
-def test_proposals_cover_the_weights_and_the_squeeze_is_right(epsilon, outputs, shift):
-    """Both facts that make the fast path exact, on every pair of words."""
-    words = vocabulary(300, 40, seed=2, shift=shift)
-    sampler = Exponential(Geometry(words.points, outputs), epsilon)
-    squeezed = 0
-    for rows in np.split(np.arange(301), [128, 150, 151]):
-        held, places = sampler._proposals(rows)
-        apart = sampler.geometry.distances(rows)
-        weights = np.exp(-epsilon / 2 * (apart - held.offsets[places, None])) * (1 - 2.0**-20)
-        proposed = held.weights[places].astype(np.float64)
-        assert np.all(proposed[:, len(outputs) :] == 0)
-        assert np.all(held.ends[places, -1] >= proposed.sum(axis=1) * (1 - 1e-12))
-        proposed = proposed[:, : len(outputs)]
-        assert np.all((weights <= proposed) | (weights < 1e-37))  # float32 holds no smaller ones
-        low = (proposed <= sampler._far) & (proposed > 1.2e-38)
-        assert np.all(weights[low] >= (1 - 2.0**-6) * proposed[low])
-        squeezed += low.sum()
-    assert squeezed or epsilon in (0.0, 40.0) or shift
-
-
-@pytest.mark.parametrize("rows", ["as they are", "each of its own", "one shape"])
-@pytest.mark.parametrize("kept", [True, False])
-def test_bits_of_a_word_do_not_depend_on_the_others(monkeypatch, kept, rows):
-    """Alone, in a sentence, among all words, whatever BLAS makes of rows and shapes, and where nothing is kept."""
-    words = vocabulary(700, 90, seed=4)
-    if not kept:
-        monkeypatch.setattr(exponentials, "_REMEMBERED", 0)
-    geometry = Geometry(words.points, np.arange(700))
-    if rows == "each of its own":
-        geometry.__dict__["_places"] = {24: [np.array([row]) for row in range(24)]}
-    elif rows == "one shape":
-        geometry.__dict__["_places"] = {24: geometry._places[24]}
-    together = geometry.lowered(np.arange(701))
-    rng = np.random.default_rng(1)
-    for n in (1, 2, 13, 24, 25, 60, 200):
-        some = np.sort(rng.choice(701, n, replace=False))
-        np.testing.assert_array_equal(geometry.lowered(some), together[some])
-    sampler = Exponential(geometry, 2.0)
-    assert (sampler._kept is None) == (not kept)
-    x, u = rng.integers(701, size=400), rng.random((400, 2))
-    drawn = sampler.sample(x, u)
-    alone = Exponential(Geometry(words.points, np.arange(700)) if rows == "as they are" else geometry, 2.0)
-    assert [int(alone.sample(x[i : i + 1], u[i : i + 1])[0]) for i in range(40)] == drawn[:40].tolist()
-
-
-def test_rows_that_are_not_alike_are_told_apart():
-    """What a geometry learns of BLAS is so of other vectors too, and each kind has room in each shape."""
-    geometry = Geometry(vocabulary(700, 90, seed=4).points, np.arange(700))
-    vectors = np.random.default_rng(3).normal(size=(4, 90)).astype(np.float32)
-    for vector in vectors:
-        of_kinds = {
-            (shape, kind): {
-                sums.tobytes() for sums in np.matmul(np.tile(vector, (shape, 1)), geometry._columns.T)[places]
-            }
-            for shape, kinds in geometry._places.items()
-            for kind, places in enumerate(kinds)
-        }
-        assert all(len(found) == 1 for found in of_kinds.values())
-        for kind in range(len(geometry._places[24])):
-            assert len({frozenset(found) for (_, of), found in of_kinds.items() if of == kind}) == 1
+    exact = np.sqrt(((exact[:, None] - exact[None, :300:2]) ** 2).sum(axis=2))
+    every = np.arange(301)
+    for found in (geometry.distances(every), np.array([geometry.row(x) for x in every])):
+        assert np.abs(found - exact).max() <= geometry.error < 1e-9
+        assert np.all(found[every[:300:2], np.arange(150)] == 0)
 
 
 # --- SanText+
@@ -379,15 +287,6 @@ def test_a_text_alone_is_drawn_as_in_a_cohort_of_thousands(mechanism):
     column = mechanism.sample(x[:, 0], rng=streams(n), **{k: v[:, 0] for k, v in more.items()})
     assert column.shape == (n,)
     assert len(pickle.dumps(mechanism)) < 2 * len(pickle.dumps(LARGE))  # no table travels with a mechanism
-
-
-def test_float64_rows_have_the_same_bits_in_any_company():
-    geometry = Geometry(LARGE.points, np.arange(5000))
-    some = np.array([7, 4999, 17, 5000, 3000, 7])
-    whole = geometry.distances(np.arange(2990, 5001))
-    np.testing.assert_array_equal(geometry.distances(some)[[1, 3, 4]], whole[[2009, 2010, 10]])
-    np.testing.assert_array_equal(geometry.distances(some)[0], geometry.distances(some[:1])[0])
-    assert Geometry(LARGE.points, np.arange(5000)).distances(np.array([], int)).shape == (0, 5000)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, 1000.0])
@@ -648,20 +547,6 @@ def test_draws_fit_their_probabilities(epsilon, gamma, x):
     draws = Tem(epsilon, WORDS, gamma).sample(np.full(n, x), rng=streams(n))
     for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):
         assert fits(draws, Tem(epsilon * factor, WORDS, gamma).log_probs(np.array([x]))[0]) == right
-
-
-@pytest.mark.parametrize(("epsilon", "gamma"), [(0.5, 3.0), (3.0, 4.0), (40.0, 5.0)])
-def test_proposals_of_the_cut_distances_cover_the_weights(epsilon, gamma):
-    """The two facts that make the fast path exact (see test_words), on every pair of words."""
-    sampler = Tem(epsilon, WORDS, gamma)._draws
-    for rows in np.split(np.arange(201), [128]):
-        held, places = sampler._proposals(rows)
-        offsets = held.offsets[places, None]
-        weights = np.exp(-epsilon / 2 * (sampler.geometry.distances(rows) - offsets)) * (1 - 2.0**-20)
-        proposed = held.weights[places, :200].astype(np.float64)
-        assert np.all((weights <= proposed) | (weights < 1e-37))
-        low = (proposed <= sampler._far) & (proposed > 1.2e-38)
-        assert np.all(weights[low] >= (1 - 2.0**-6) * proposed[low])
 
 
 def test_at_its_ends_it_is_uniform_and_santext():
