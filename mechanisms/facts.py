@@ -17,7 +17,7 @@ _USUAL: Mapping[str, Any] = {"epsilon": 1.0, "dim": 16, "classes": 10}
 _TRIED: Mapping[str, tuple[Any, ...]] = {"epsilon": (0.5, 10.0), "dim": (2, 16), "classes": (2, 12)}
 
 #: Values of ε and of dimensions that hold the extremes of most mechanisms.
-EPSILONS, DIMS = (0.5, 10.0, 1000.0), (2, 3, 16, 768)
+EPSILONS, DIMS = (0.5, 10.0, 1000.0), (2, 3, 64)
 
 
 class AboutWords(Enum):

@@ -35,13 +35,17 @@ VOCABULARY = small_vocabulary()
 
 
 def instances(kind: type[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield (id, mechanism) of a mechanism's class, with each combination of its declared values (`mechanisms.facts`).
+    """Yield (id, mechanism) of a class, with every two of its declared values together (`mechanisms.facts`).
 
     Raises:
         ValueError: A parameter has neither a default nor declared values. The message is one line.
     """
-    choices = tried(kind, VOCABULARY)
+    choices, seen = tried(kind, VOCABULARY), set[Any]()
     for values in itertools.product(*choices.values()):
+        pairs = set(itertools.combinations(enumerate(values), 2)) or {values}
+        if pairs <= seen:
+            continue
+        seen |= pairs
         arguments = dict(zip(choices, values, strict=True))
         labels = ["words" if value is VOCABULARY else str(value) for value in values]
         arguments.pop("vocabulary", None)

@@ -27,22 +27,14 @@ from mechanisms.tangent import exact_tangent_normal
 
 MECHANISMS = [
     Purkayastha(2, 0.0),
-    Purkayastha(2, 3.0),
     Purkayastha(2, 1000.0),
-    Purkayastha(3, 0.5),
     Purkayastha(16, 4.0),
-    Purkayastha(64, 1000.0),
     PlanarLaplace(2, 1.0),
     PlanarLaplace(16, 0.0),
-    PlanarLaplace(16, 40.0),
     Gaussian(1, 0.5),
-    Gaussian(16, 2.0),
     Gaussian(3, 1e-4),
-    PrivUnit(2, 2.0),
     PrivUnit(3, 5.0),
-    PrivUnit(32, 5.0),
-    PrivUnit(33, 0.0),
-    PrivUnit(64, 8.0, 0.05),
+    PrivUnit(32, 8.0, 0.05),
 ]
 ROWS = 60
 
@@ -256,7 +248,7 @@ def test_normals_move_less_in_their_cells_than_is_said() -> None:
     assert np.isinf(normal_doubt(np.array([[0.5, 2.0**-45]]))).all()
 
 
-@pytest.mark.parametrize(("dim", "kappa"), [(3, 0.5), (16, 4.0), (768, 1000.0)])
+@pytest.mark.parametrize(("dim", "kappa"), [(16, 4.0)])
 def test_the_table_in_decimals_meets_itself_at_its_knots(dim: int, kappa: float) -> None:
     table = angle_table(dim, kappa)
     assert isinstance(table, AngleTable)
@@ -271,7 +263,7 @@ def test_the_table_in_decimals_meets_itself_at_its_knots(dim: int, kappa: float)
             assert 0 < before - after < Decimal("1e-30")
 
 
-@pytest.mark.parametrize(("dim", "kappa"), [(3, 0.5), (3, 1000.0), (16, 4.0), (768, 0.0), (1024, 1000.0)])
+@pytest.mark.parametrize(("dim", "kappa"), [(3, 0.5), (1024, 1000.0)])
 @pytest.mark.parametrize("upper", [False, True])
 def test_the_angle_has_its_density_in_the_tails_too(dim: int, kappa: float, upper: bool) -> None:
     """Of a uniform of 104 bits, by mpmath: what passes between two of its points over what the angle turns by is the
@@ -376,6 +368,6 @@ def test_further_uniforms_are_their_rows_own_and_change_nothing() -> None:
     assert one.shape == (2, 4) and not np.isin(one, two).any() and ((one > 0) & (one < 1)).all()
 
 
-@pytest.mark.parametrize("mechanism", [*MECHANISMS, Purkayastha(1024, 0.0), Purkayastha(3, 1000.0)], ids=ident)
-def test_samplers_of_a_hundred_million_users_are_within_a_part_in_10_to_the_12(mechanism: Any) -> None:
-    assert mechanism.guarantee.numeric_delta * 10**8 <= 1e-12
+def test_samplers_of_a_hundred_million_users_are_within_a_part_in_10_to_the_12() -> None:
+    for mechanism in (*MECHANISMS, Purkayastha(1024, 0.0), Purkayastha(3, 1000.0)):
+        assert mechanism.guarantee.numeric_delta * 10**8 <= 1e-12, mechanism

@@ -1,5 +1,6 @@
-"""Contracts that every catalogue entry passes; the catalogue itself."""
+"""Contracts of every entry of the catalogue, of its loss too; the catalogue itself."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,29 +9,26 @@ import pytest
 from mechanisms.catalogue import build
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
-from mechanisms.spherical import PlanarLaplace, Purkayastha
 from sottovoce.contracts.cases import extras, inputs, streams, unit
-from tests.support.mechanisms import every_mechanism, instances
+from tests.support.mechanisms import every_mechanism
 
 pytest.register_assert_rewrite("sottovoce.contracts.test_mechanism")
 
 from sottovoce.contracts import test_mechanism as contracts  # noqa: E402
 
-globals().update({name: test for name, test in vars(contracts).items() if name.startswith("test_")})
-
-# --- contracts
-# ----------------------------------------------------------------------------------------------------
-
-
-def pytest_generate_tests(metafunc):
-    """Every entry of the catalogue, where a contract does not name its mechanisms itself."""
-    if "mechanism" in metafunc.fixturenames and metafunc.function.__module__ != __name__:
-        applies = contracts.ONLY.get(metafunc.function.__name__, lambda mechanism: True)
-        metafunc.parametrize("mechanism", [p for p in instances() if applies(p.values[0])])
-
 
 @every_mechanism
-def test_chunks_do_not_matter(mechanism, monkeypatch):
+def test_every_contract_holds(mechanism, monkeypatch):
+    for name, contract in vars(contracts).items():
+        if name.startswith("test_") and contracts.ONLY.get(name, lambda mechanism: True)(mechanism):
+            marks = [mark.args for mark in getattr(contract, "pytestmark", ())]
+            for values in itertools.product(*(values for _, values in marks)):
+                contract(mechanism, **dict(zip((key for key, _ in marks), values, strict=True)))
+    _chunks_do_not_matter(mechanism, monkeypatch)
+    _the_loss_is_within_the_guarantee(mechanism)
+
+
+def _chunks_do_not_matter(mechanism, monkeypatch):
     x, more = inputs(mechanism, 40), extras(mechanism, 40)
     whole = mechanism.sample(x, rng=streams(40), **more)
     for module in ("spherical", "words.distances", "words.custext"):
@@ -38,23 +36,42 @@ def test_chunks_do_not_matter(mechanism, monkeypatch):
     np.testing.assert_array_equal(mechanism.sample(x, rng=streams(40), **more), whole)
 
 
-# --- the catalogue
-# ------------------------------------------------------------------------------------------------
+def _the_loss_is_within_the_guarantee(mechanism):
+    guarantee = mechanism.guarantee
+    for distance in (None, 0.0, 1 if guarantee.metric == "discrete" else 0.5):
+        cells = mechanism.privacy_loss(distance)
+        bound = guarantee.loss(guarantee.diameter if distance is None else distance)
+        losses, masses = cells.pessimistic
+        assert cells.symmetric and masses.sum() + cells.infinite + cells.left_out == pytest.approx(1.0, abs=1e-10)
+        if math.isfinite(bound):
+            assert cells.infinite == cells.left_out == 0.0
+            assert losses.max(initial=0.0) <= bound * (1 + 1e-12)
+            assert cells.delta(bound * (1 + 1e-12)) == 0.0 and cells.epsilon(0.0) <= bound * (1 + 1e-12)
+        assert cells.epsilon(0.0) == 0.0 if distance == 0 else math.isfinite(bound) or cells.epsilon(0.0) == math.inf
+    cells = mechanism.privacy_loss()
+    deltas = [(cells.delta(e), cells.delta_optimistic(e)) for e in (0.0, 0.1, 1.0, 3.0, 30.0)]
+    assert all(high >= low * (1 - 1e-9) for high, low in deltas)
+    assert all(a[0] >= b[0] * (1 - 1e-12) for a, b in itertools.pairwise(deltas))
+    epsilon = cells.epsilon(1e-6)
+    assert epsilon == math.inf or cells.delta(epsilon) <= 1e-6
+    assert epsilon in (0, math.inf) or cells.delta(epsilon * (1 - 1e-6)) > 1e-6 * (1 - 1e-9)
+    for distance in (-0.1, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"{mechanism.name.rstrip('+')}.*distance"):
+            mechanism.privacy_loss(distance)
 
 
 def test_the_catalogue_fills_in_sizes():
-    assert build({"mechanism": "purkayastha", "epsilon": 10}, channel="embedding", dim=8) == Purkayastha(8, 10.0)
-    assert build({"mechanism": "purkayastha", "epsilon": 10.0, "dim": 4}, channel="embedding", dim=8).dim == 4
-    assert build({"mechanism": "randomized-response", "epsilon": 2}, channel="label", classes=3).classes == 3
-    assert build({"mechanism": "identity"}, channel="label", classes=3) == Identity("label", 3)
-    assert build({"mechanism": "identity", "dim": 4}, channel="embedding", dim=8) == Identity("embedding", 4)
+    for spec, sizes, parameters in (
+        ({"mechanism": "purkayastha", "epsilon": 10}, {"channel": "embedding", "dim": 8}, {"dim": 8, "epsilon": 10.0}),
+        ({"mechanism": "purkayastha", "epsilon": 1.0, "dim": 4}, {"channel": "embedding", "dim": 8}, {"dim": 4}),
+        ({"mechanism": "randomized-response", "epsilon": 2}, {"channel": "label", "classes": 3}, {"classes": 3}),
+        ({"mechanism": "identity"}, {"channel": "label", "classes": 3}, {"channel": "label", "size": 3}),
+        ({"mechanism": "identity", "dim": 4}, {"channel": "embedding", "dim": 8}, {"size": 4}),
+    ):
+        built = build(spec, **sizes)
+        assert {key: getattr(built, key) for key in parameters} == parameters
     spec = {"mechanism": "gaussian", "epsilon": 1.0, "delta": 1e-6}
     assert build(spec, channel="embedding", dim=8) == Gaussian.calibrated(1.0, 1e-6, 8)
-    assert PlanarLaplace(3, 1.0).normalize
-
-
-# --- identity
-# -----------------------------------------------------------------------------------------------------
 
 
 def test_identity_passes_values_and_promises_nothing():

@@ -14,7 +14,7 @@ from mechanisms.guarantee import Guarantee, gaussian_delta, metric_statement, un
 from mechanisms.identity import Identity
 from mechanisms.messages.release import Release, digest
 from mechanisms.metrics import angular, discrete, euclidean
-from mechanisms.quantizer import SPACE, SPHERE, Quantizer
+from mechanisms.quantizer import SPACE, SPHERE
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 
 EMBEDDING = Guarantee(epsilon=10.0, metric="angular", diameter=math.pi, protects="sequence")
@@ -32,11 +32,6 @@ def test_loss_and_worst_case():
     assert unbounded.worst_case() == math.inf and unbounded.loss(3.0) == pytest.approx(0.3)
     nothing = Guarantee(epsilon=0.0, metric="euclidean", diameter=math.inf, protects="sequence")
     assert nothing.worst_case() == 0.0
-
-
-def test_no_protection_is_a_value_too():
-    guarantee = unprotected("discrete", "label", 1.0)
-    assert guarantee.loss(0.0) == 0.0 and guarantee.loss(1.0) == math.inf == guarantee.worst_case(0.5)
 
 
 @pytest.mark.parametrize(
@@ -60,11 +55,8 @@ def test_guarantees_agree_if_two_cpus_may_have_computed_them(change, agrees):
 @pytest.mark.parametrize(
     "guarantee",
     [
-        EMBEDDING,
-        LABEL,
         unprotected("angular", "sequence", math.pi),
         Gaussian(4, 1.5).guarantee,
-        Purkayastha(4, 1.0).guarantee,
     ],
 )
 def test_guarantees_travel_as_json(guarantee):
@@ -78,19 +70,13 @@ def test_guarantees_travel_as_json(guarantee):
         ([EMBEDDING], "10·d_angular"),
         ([EMBEDDING, EMBEDDING, LABEL], "20·d_angular + 2"),
         ([PlanarLaplace(4, 0.5).guarantee, EMBEDDING], "10·d_angular + 0.5·d_euclidean"),
-        ([LABEL], "2"),
         ([Purkayastha(4, 0.0).guarantee], "0"),
-        ([], "0"),
         ([EMBEDDING, Identity("label", 2).guarantee], "inf"),
         ([Gaussian(4, 1.0).guarantee], "inf"),
     ],
 )
 def test_the_statement_in_words(guarantees, words):
     assert metric_statement(guarantees) == words
-
-
-# --- metrics, grid, release
-# ---------------------------------------------------------------------------------------
 
 
 def test_angles_keep_their_precision_at_both_ends():
@@ -101,7 +87,7 @@ def test_angles_keep_their_precision_at_both_ends():
     np.testing.assert_array_equal(discrete(np.array([1, 2]), np.array([1, 3])), [0.0, 1.0])
 
 
-@pytest.mark.parametrize("grid", [SPHERE, SPACE, Quantizer(16, 0.5)])
+@pytest.mark.parametrize("grid", [SPHERE, SPACE])
 def test_the_grid_rounds_clips_and_returns(grid):
     values = np.random.default_rng(0).uniform(-1, 1, (200, 3))
     codes = grid.encode(values)
@@ -111,10 +97,6 @@ def test_the_grid_rounds_clips_and_returns(grid):
     np.testing.assert_array_equal(grid.encode(np.array([np.inf, -np.inf])), [grid.limit, -grid.limit])
     with pytest.raises(ValueError, match="not a number"):
         grid.encode(np.array([np.nan]))
-
-
-def test_unit_vectors_reach_the_ends_of_their_grid():
-    np.testing.assert_array_equal(SPHERE.decode(SPHERE.encode(np.array([1.0, 0.0, -1.0]))), [1.0, 0.0, -1.0])
 
 
 def release(rows=3, **change):
@@ -178,9 +160,3 @@ def test_gaussian_noise_from_a_sampler_that_is_only_near_costs_what_it_adds():
         assert cost(near, delta).epsilon >= epsilon > exact.worst_case(delta) + 0.5
         rung = ledger_rung("user", [near] * 2, delta=delta, unit="user", neighbours="", note="from the ledger")
         assert rung.epsilon >= 2 * epsilon and rung.delta == 2 * delta
-
-
-def test_a_ledgers_rung_says_how_far_its_samplers_are():
-    loose = Guarantee(3.0, "discrete", 1.0, "token", numeric_delta=8e-6)
-    rung = ledger_rung("user", [loose] * 100, delta=1e-6, unit="user", neighbours="", note="from the ledger")
-    assert rung.assumption == "from the ledger; samplers within 8.0e-04 of their mechanisms, in total variation"

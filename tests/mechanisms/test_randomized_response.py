@@ -28,7 +28,7 @@ def chi_square_fits(labels, probability):
     return stats.chisquare(counts[possible], expected / expected.sum() * len(labels)).pvalue > ALARM
 
 
-@pytest.mark.parametrize(("classes", "epsilon"), [(2, 0.5), (2, 3.0), (3, 1.0), (12, 1.0), (12, 4.0)])
+@pytest.mark.parametrize(("classes", "epsilon"), [(2, 0.5), (12, 4.0)])
 def test_randomized_response_fits_its_probabilities(classes, epsilon):
     n = 50_000
     x = np.full(n, classes - 1)
@@ -55,8 +55,7 @@ def test_randomized_response_at_zero_is_uniform_and_attains_its_bound(classes):
 PRIOR = np.array([0.05, 0.4, 0.02, 0.3, 0.03, 0.2])
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 4.0])
-@pytest.mark.parametrize("label", [0, 1, 3])
+@pytest.mark.parametrize(("epsilon", "label"), [(0.5, 1), (2.0, 0), (4.0, 3)])
 def test_randomized_response_with_a_prior_fits_its_probabilities(epsilon, label):
     n, classes = 100_000, len(PRIOR)
     prior = np.tile(PRIOR, (n, 1))
@@ -85,7 +84,7 @@ def exact_matrix(epsilon, prior):
     return mechanism.log_prob(outputs.ravel(), labels.ravel(), prior=rows).reshape(classes, classes)
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0, 2.5, 5.0])
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, 5.0])
 def test_the_prior_mechanism_is_the_best_of_all_and_private(epsilon):
     """Against a linear program over every ε-LDP mechanism on 4 labels; ε-LDP checked on all pairs."""
     rng = np.random.default_rng(11)

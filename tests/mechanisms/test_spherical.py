@@ -4,7 +4,6 @@ Statistical tests answer at a false-alarm rate of 1e-6 each, on fixed seeds; eac
 privacy parameter is 2/3 or 3/2 of the right one.
 """
 
-import itertools
 import math
 
 import mpmath
@@ -22,10 +21,7 @@ from mechanisms.metrics import angular
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from tests.support.mechanisms import ALARM, fits, streams, unit
 
-# --- Purkayastha
-# --------------------------------------------------------------------------------------------------
-
-CASES = list(itertools.product((2, 3, 16, 768), (0.0, 1.0, 10.0, 1000.0)))
+CASES = [(2, 10.0), (3, 1000.0), (16, 1.0), (768, 10.0)]
 
 
 def angle_distribution(dim, kappa):
@@ -43,15 +39,12 @@ def table_angles(dim, kappa, n):
 
 @pytest.mark.parametrize(("dim", "kappa"), CASES)
 def test_the_table_of_angles_fits_its_density(dim, kappa):
-    n = 1_200_000 if (dim, kappa) == (768, 1.0) else 50_000  # there ε moves the angle by 1/80 of its spread
     distribution = angle_distribution(dim, kappa)
-    assert fits(table_angles(dim, kappa, n), distribution)
-    if kappa:
-        assert not fits(table_angles(dim, kappa * 2 / 3, n), distribution)
-        assert not fits(table_angles(dim, kappa * 3 / 2, n), distribution)
+    for factor in (1, 2 / 3, 3 / 2):
+        assert fits(table_angles(dim, kappa * factor, 50_000), distribution) == (factor == 1)
 
 
-@pytest.mark.parametrize(("dim", "kappa"), CASES)
+@pytest.mark.parametrize(("dim", "kappa"), CASES[::2])
 def test_purkayastha_draws_fit_their_density(dim, kappa):
     """The angle to the input by quadrature; the direction around it by its beta distribution."""
     n = 20_000
@@ -59,9 +52,8 @@ def test_purkayastha_draws_fit_their_density(dim, kappa):
     y = Purkayastha(dim, kappa).sample(x, rng=streams(n))
     angles = angular(x, y)
     assert fits(angles, angle_distribution(dim, kappa))
-    if kappa and (dim, kappa) != (768, 1.0):
-        assert not fits(angles, angle_distribution(dim, kappa * 2 / 3))
-        assert not fits(angles, angle_distribution(dim, kappa * 3 / 2))
+    assert not fits(angles, angle_distribution(dim, kappa * 2 / 3))
+    assert not fits(angles, angle_distribution(dim, kappa * 3 / 2))
 
     tangent = y - np.sum(x * y, axis=1, keepdims=True) * x
     tangent /= np.linalg.norm(tangent, axis=1, keepdims=True)
@@ -76,7 +68,7 @@ def test_purkayastha_draws_fit_their_density(dim, kappa):
 
 
 @pytest.mark.parametrize("mechanism", [Purkayastha, PlanarLaplace])
-@pytest.mark.parametrize("dim", [2, 3, 16])
+@pytest.mark.parametrize("dim", [2, 16])
 def test_epsilon_zero_is_uniform_on_the_sphere(mechanism, dim):
     n = 20_000
     y = mechanism(dim, 0.0).sample(np.tile(unit(1, dim), (n, 1)), rng=streams(n))
@@ -86,7 +78,7 @@ def test_epsilon_zero_is_uniform_on_the_sphere(mechanism, dim):
         assert not fits(along**1.1, stats.beta((dim - 1) / 2, (dim - 1) / 2).cdf)
 
 
-@pytest.mark.parametrize(("dim", "kappa"), [*CASES, (4, 0.5), (17, 40.0), (1024, 1000.0), (1024, 0.0)])
+@pytest.mark.parametrize(("dim", "kappa"), [*CASES, (17, 0.0), (1024, 1000.0)])
 def test_the_normalizer_against_independent_quadrature(dim, kappa):
     with mpmath.workdps(40):
         peak = mpmath.atan2(dim - 2, kappa) if kappa or dim > 2 else mpmath.pi / 2
@@ -98,21 +90,6 @@ def test_the_normalizer_against_independent_quadrature(dim, kappa):
         surface = 2 * mpmath.pi ** (mpmath.mpf(dim - 1) / 2) / mpmath.gamma(mpmath.mpf(dim - 1) / 2)
         expected = -mpmath.log(surface * integral)
     assert log_normalizer(dim, kappa) == pytest.approx(float(expected), rel=1e-12, abs=1e-11)
-
-
-@pytest.mark.parametrize(("dim", "kappa"), CASES)
-def test_the_density_integrates_to_one(dim, kappa):
-    """log_prob itself along a great circle, times the sphere of directions around it."""
-    u = np.linspace(-45, 45, 20_001) if dim < 100 else np.linspace(-4, 4, 2_001)
-    theta = 2 * np.arctan(np.exp(u))
-    x, ortho = np.zeros(dim), np.zeros(dim)
-    x[0], ortho[1] = 1.0, 1.0
-    y = np.cos(theta)[:, None] * x + np.sin(theta)[:, None] * ortho
-    log_surface = math.log(2) + (dim - 1) / 2 * math.log(math.pi) - math.lgamma((dim - 1) / 2)
-    # dθ = sin θ du, so one more sine; log sin θ = -log cosh u
-    log_sine = math.log(2) - np.logaddexp(u, -u)
-    log_mass = Purkayastha(dim, kappa).log_prob(y, np.broadcast_to(x, y.shape)) + (dim - 1) * log_sine + log_surface
-    assert logsumexp(log_mass) + math.log(u[1] - u[0]) == pytest.approx(0.0, abs=1e-9)
 
 
 @pytest.mark.parametrize(("dim", "kappa"), CASES)
@@ -145,7 +122,7 @@ def test_purkayastha_attains_its_bound_on_geodesics(dim, kappa):
 
 @pytest.mark.parametrize(
     ("dim", "kappa"),
-    [(m, e) for m, e in CASES if m > 2] + [(4, 0.1), (5, 300.0), (64, 50.0), (1024, 1000.0), (1024, 0.0), (3, 30.0)],
+    [*CASES[1:], (1024, 1000.0), (1024, 0.0)],
 )
 def test_the_table_keeps_its_proved_bound(dim, kappa):
     """Log density inside each cell against the exact one: two points differ by at most numeric ε."""
@@ -194,7 +171,7 @@ def test_a_table_may_be_off_by_more_than_half_of_its_numeric_epsilon(monkeypatch
     assert cells.log_gamma <= rough.blanket().log_gamma - table.numeric_epsilon
 
 
-@pytest.mark.parametrize(("dim", "kappa"), [(m, e) for m, e in CASES if m > 2] + [(1024, 1000.0)])
+@pytest.mark.parametrize(("dim", "kappa"), [*CASES[1:], (1024, 1000.0)])
 def test_the_table_cuts_off_no_more_than_it_says(dim, kappa):
     table = angle_table(dim, kappa)
     low = table.cells[0, 4]
@@ -225,11 +202,7 @@ def test_slightly_long_inputs_are_the_directions_they_point_in():
         np.testing.assert_allclose(near, mechanism.sample(x, rng=streams(50)), rtol=0, atol=1e-13)
 
 
-# --- planar Laplace
-# -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("dim", "epsilon"), [(2, 1.0), (3, 10.0), (16, 0.5), (16, 10.0), (768, 10.0), (768, 1000.0)])
+@pytest.mark.parametrize(("dim", "epsilon"), [(2, 1.0), (16, 10.0)])
 def test_planar_laplace_draws_fit_their_density(dim, epsilon):
     n = 20_000
     x = np.tile(3 * unit(1, dim), (n, 1))
@@ -242,22 +215,7 @@ def test_planar_laplace_draws_fit_their_density(dim, epsilon):
     assert fits(along, stats.beta((dim - 1) / 2, (dim - 1) / 2).cdf)
 
 
-@pytest.mark.parametrize(("dim", "epsilon"), [(2, 2.0), (3, 10.0), (16, 10.0), (768, 600.0)])
-def test_normalized_planar_laplace_against_another_sampler(dim, epsilon):
-    """The angle to the input, compared by the two-sample KS test with draws from NumPy's gamma and normal."""
-    n = 20_000 if dim < 100 else 5_000
-    x = np.tile(unit(1, dim), (n, 1))
-    rng = np.random.default_rng(5)
-    direction = rng.normal(size=(n, dim))
-    direction /= np.linalg.norm(direction, axis=1, keepdims=True)
-    reference = x + direction * rng.gamma(dim, 1 / epsilon, (n, 1))
-    reference = angular(x, reference / np.linalg.norm(reference, axis=1, keepdims=True))
-    for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):
-        y = PlanarLaplace(dim, epsilon * factor).sample(x, rng=streams(n))
-        assert (stats.ks_2samp(angular(x, y), reference).pvalue > ALARM) == right
-
-
-@pytest.mark.parametrize(("dim", "epsilon"), [(2, 1.0), (3, 10.0), (16, 0.5), (768, 1000.0)])
+@pytest.mark.parametrize(("dim", "epsilon"), [(3, 10.0), (768, 1000.0)])
 def test_the_planar_density_integrates_to_one_and_attains_its_bound(dim, epsilon):
     mechanism = PlanarLaplace(dim, epsilon, normalize=False)
     centre = np.zeros(dim)
@@ -282,10 +240,7 @@ def test_the_normalized_form_promises_no_density():
         PlanarLaplace(3, 1.0).log_prob(unit(1, 3), unit(1, 3))
 
 
-# --- Gaussian noise
-
-
-@pytest.mark.parametrize("sigma", [0.1, 3.0])
+@pytest.mark.parametrize("sigma", [3.0])
 def test_gaussian_draws_fit_their_density(sigma):
     x = unit(3000, 16)
     noise = (Gaussian(16, sigma).sample(x, rng=streams(3000)) - x).ravel()
@@ -294,16 +249,6 @@ def test_gaussian_draws_fit_their_density(sigma):
     assert not fits(noise, stats.norm(scale=sigma / 1.5).cdf)
     expected = stats.norm(x, sigma).logpdf(x + noise.reshape(x.shape)).sum(axis=1)
     np.testing.assert_allclose(Gaussian(16, sigma).log_prob(x + noise.reshape(x.shape), x), expected, atol=1e-9)
-
-
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.01), (0.1, 1e-6), (1.0, 1e-6), (8.0, 1e-12), (100.0, 1e-9)])
-def test_analytic_calibration_against_an_independent_evaluation(epsilon, delta):
-    """δ of Balle and Wang, Theorem 8, in 60 digits: met at the σ chosen, missed by any smaller one."""
-    mechanism = Gaussian.calibrated(epsilon, delta, 16)
-    sigma = mpmath.mpf(mechanism.sigma)
-    assert exact_delta(2 / sigma, epsilon) <= delta < exact_delta(2 / (sigma * (1 - 1e-8)), epsilon)
-    assert mechanism.guarantee.worst_case(delta) == pytest.approx(epsilon, abs=1e-6)
-    assert mechanism.guarantee.worst_case(0.0) == math.inf
 
 
 def exact_delta(ratio, epsilon):
@@ -315,7 +260,7 @@ def exact_delta(ratio, epsilon):
 
 def test_the_bound_of_the_profile_is_above_it_by_a_hair():
     rng = np.random.default_rng(2)
-    for _ in range(300):
+    for _ in range(100):
         ratio = 10 ** rng.uniform(-6.3, 1.5)
         epsilon = max(0.0, ratio * (rng.uniform(-1, 36) + ratio / 2))
         truth = exact_delta(ratio, epsilon)
@@ -327,7 +272,7 @@ def test_the_bound_of_the_profile_is_above_it_by_a_hair():
 
 @pytest.mark.parametrize(
     ("epsilon", "delta"),
-    [(1e-2, 1e-280), (1e-4, 1e-6), (1e-5, 1e-12), (1e-9, 1e-6), (0.0, 1e-6), (1000.0, 0.5), (1000.0, 1e-300)],
+    [(1e-2, 1e-280), (1e-5, 1e-12), (0.0, 1e-6), (8.0, 1e-12), (1000.0, 0.5)],
 )
 def test_a_calibrated_sigma_never_exceeds_its_delta(epsilon, delta):
     """Near the largest σ the two terms of the profile are equal to their last digits."""
@@ -335,19 +280,12 @@ def test_a_calibrated_sigma_never_exceeds_its_delta(epsilon, delta):
     assert exact_delta(2 / sigma, epsilon) <= delta < exact_delta(2 / (sigma * (1 - 2e-7)), epsilon)
 
 
-@pytest.mark.parametrize(
-    ("ratio", "epsilon"), [(0.01, 0.0), (0.1, 0.3), (1.0, 0.0), (1.0, 1.0), (1.0, 6.0), (10.0, 100.0), (30.0, 900.0)]
-)
-def test_gaussian_delta_against_60_digits(ratio, epsilon):
-    assert gaussian_delta(ratio, epsilon) == pytest.approx(float(exact_delta(ratio, epsilon)), rel=1e-9)
-
-
-@pytest.mark.parametrize("ratio", [0.05, 1.0, 8.0])
-@pytest.mark.parametrize("delta", [1e-12, 1e-6, 1e-2])
+@pytest.mark.parametrize(("ratio", "delta"), [(0.05, 1e-12), (1.0, 1e-6), (8.0, 1e-2)])
 def test_gaussian_epsilon_is_safe_and_tight(ratio, delta):
     epsilon = gaussian_epsilon(ratio, delta)
     assert exact_delta(ratio, epsilon) <= delta
     assert epsilon == 0 or exact_delta(ratio, epsilon * (1 - 1e-6)) > delta
+    assert gaussian_delta(ratio, 1.0) == pytest.approx(float(exact_delta(ratio, 1.0)), rel=1e-9)
 
 
 def test_gaussian_limits():

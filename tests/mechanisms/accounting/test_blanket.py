@@ -1,7 +1,4 @@
-"""The blanket bound and its truncation: for pure mechanisms, for Gaussian noise, and where numbers end.
-
-Statistical tests answer at a false-alarm rate of 1e-6 each, on fixed seeds, and must reject an ε that is 10 % off.
-"""
+"""The blanket bound and its truncation: for pure mechanisms, for Gaussian noise, and where numbers end."""
 
 import itertools
 import math
@@ -19,18 +16,15 @@ from mechanisms.accounting.generic import LEAST_DELTA
 from mechanisms.accounting.shuffle import amplify, joint_blanket
 from mechanisms.accounting.truncated import best_truncation, fits_truncated, truncated, truncated_epsilon
 from mechanisms.guarantee import gaussian_delta
-from mechanisms.losses import sphere
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.gaussian import line
 from mechanisms.privunit import PrivUnit
 from tests.support import lower
 from tests.support.lower import few_cells_delta, lower_bounds, mixture
 from tests.support.rings import hockey_stick, reduced_pair, ring, ring_cells, shuffled
-from tests.support.small_worlds import World, circle, largest_delta
+from tests.support.small_worlds import World, largest_delta
 
 DELTA = 1e-6
-#: Two-sided normal quantile of a false-alarm rate of 1e-6.
-Z = 4.9
 
 MECHANISMS = [
     Purkayastha(2, 1.5),
@@ -47,7 +41,7 @@ def ident(mechanism):
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-@pytest.mark.parametrize("n", [1, 2, 6])
+@pytest.mark.parametrize("n", [1, 6])
 def test_reduced_pair_by_definition(classes, n):
     local = 1.5
     mechanism = RandomizedResponse(local, classes)
@@ -62,7 +56,7 @@ def test_reduced_pair_by_definition(classes, n):
         assert above <= exact * 1.02 + 1e-12
 
 
-@pytest.mark.parametrize("kappa", [0.4, 1.0])
+@pytest.mark.parametrize("kappa", [1.0])
 def test_every_data_set_is_below_the_blanket_and_its_truncation(kappa):
     """All data sets of four users on a ring of six: bounds hold, and the explicit data sets are what they say."""
     laws, cells, n = ring(6, kappa), ring_cells(6, kappa), 4
@@ -83,8 +77,7 @@ def test_every_data_set_is_below_the_blanket_and_its_truncation(kappa):
         assert found <= exact * (1 + 1e-9) <= worst * (1 + 1e-8)
 
 
-@pytest.mark.parametrize("users", [20_000, 10**6])
-@pytest.mark.parametrize("epsilon", [4.0, 6.0, 8.0])
+@pytest.mark.parametrize(("users", "epsilon"), [(20_000, 4.0), (10**6, 8.0)])
 def test_the_blanket_of_privunit_is_reached_by_a_data_set(users, epsilon):
     mechanism = PrivUnit(64, epsilon, 0.5)
     above, bounds = blanket_epsilon(mechanism.blanket(), users, DELTA), lower_bounds([mechanism], users, DELTA)
@@ -102,9 +95,6 @@ def test_truncation_counts_what_it_moves():
             assert eta == pytest.approx(np.maximum(gamma / 6 - law, 0).sum(), rel=1e-9, abs=1e-15)
     with pytest.raises(ValueError, match="log_gamma"):
         truncated(cells, cells.log_gamma - 1)
-
-
-# ---------------------------------------------------------------- the cells
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=ident)
@@ -138,78 +128,11 @@ def test_weight_of_the_blanket_by_quadrature():
     assert math.exp(RandomizedResponse(2.0, 5).blanket().log_gamma) == pytest.approx(5 / (math.exp(2) + 4), rel=1e-14)
 
 
-@pytest.mark.parametrize("kind", ["purkayastha", "planar-laplace"])
-def test_antipodal_pair_is_largest_in_the_convex_order(kind):
-    """E (t - L)_+ and E (L - t)_+ over a grid of S², for pairs at many angles: the antipodal one is above."""
-    mechanism = Purkayastha(3, 1.2) if kind == "purkayastha" else PlanarLaplace(3, 2.0)
-    places, cells = np.linspace(0, math.pi, 4001), mechanism.blanket()
-    theta = sphere.log_radial_ratio(3, 2.0, places)
-    z, weights = np.polynomial.legendre.leggauss(200)
-    phi = (np.arange(200) + 0.5) * 2 * math.pi / 200
-    shape = np.sqrt(1 - z**2)
-    y = np.stack(np.broadcast_arrays(shape[:, None] * np.cos(phi), shape[:, None] * np.sin(phi), z[:, None]), -1)
-    w = np.repeat(weights / 400, 200)
-    y = y.reshape(-1, 3)
-
-    def ratio(x):
-        angle = np.arccos(np.clip(y @ x, -1, 1))
-        if kind == "purkayastha":
-            return np.exp(cells.log_u_high[0] - 1.2 * angle)
-        return np.exp(np.interp(angle, places, theta) - theta[0] + cells.log_u_high[0])
-
-    x = np.array([0.0, 0.0, 1.0])
-    for c in (1.0, math.exp(0.7)):
-        largest = ratio(x) - c * ratio(-x)
-        for alpha in (0.3, 1.5, 2.8):
-            other = ratio(x) - c * ratio(np.array([math.sin(alpha), 0.0, math.cos(alpha)]))
-            for t in np.linspace(-6, 6, 25):
-                assert w @ np.maximum(other - t, 0) <= w @ np.maximum(largest - t, 0) + 2e-3
-        middle = ratio(x) - c * ratio(np.array([1.0, 0.0, 0.0]))  # and strictly so, well beyond the grid's error
-        assert w @ np.maximum(middle, 0) < w @ np.maximum(largest, 0) - 0.01
-
-
-# ---------------------------------------------------------------- the bound
-
-
-def simulated(cosines, ratio, gamma, n, epsilon, runs, rng):
-    """Mean and standard error of (Σ L)_+/(γn), M ~ Bin(n, γ)."""
-    values = np.zeros(runs)
-    counts = rng.binomial(n, gamma, runs)
-    for at in range(counts.max()):
-        live = counts > at
-        t = cosines(int(live.sum()))
-        values[live] += ratio(t) - math.exp(epsilon) * ratio(-t)
-    parts = np.maximum(values, 0) / (gamma * n)
-    return parts.mean(), parts.std() / math.sqrt(runs)
-
-
-@pytest.mark.parametrize("kappa", [1.0, 2.5])
-def test_monte_carlo_of_the_blanket_bound(kappa):
-    rng = np.random.default_rng(int(10 * kappa))
-    cells, n, epsilon = Purkayastha(16, kappa).blanket(), 60, 0.5
-    top, gamma = cells.log_u_high[0], math.exp(cells.log_gamma)
-    mean, error = simulated(
-        lambda size: 2 * rng.beta(7.5, 7.5, size) - 1,
-        lambda t: np.exp(top - kappa * np.arccos(t)),
-        gamma,
-        n,
-        epsilon,
-        400_000,
-        rng,
-    )
-    assert blanket_delta(cells, n, epsilon) >= mean - Z * error
-    assert not blanket_delta(cells, n, epsilon * 1.1) >= mean - Z * error
-
-
 @pytest.mark.parametrize(
     ("users", "kappa", "prototype"),
     [
         (10_000, 1.0, 0.040),
-        (10_000, 2.0, 0.203),
-        (10_000, 3.0, 0.822),
-        (67_349, 2.0, 0.074),
         (67_349, 3.0, 0.289),
-        (67_349, 4.0, 1.097),
         (1_000_000, 4.0, 0.254),
     ],
 )
@@ -222,7 +145,7 @@ def test_figures_of_the_prototype(users, kappa, prototype):
     assert 0 < max(lower_bounds([Purkayastha(16, kappa)], users, DELTA).values()) < cut
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=ident)
+@pytest.mark.parametrize("mechanism", MECHANISMS[1::3], ids=ident)
 def test_the_bound_is_monotone(mechanism):
     cells = mechanism.blanket()
     above = blanket_epsilon(cells, 20_000, DELTA)
@@ -267,8 +190,7 @@ def test_no_amplification_is_none_never_a_number():
     assert blanket_delta(cells, 1, 1.0) == pytest.approx(cells.loss().delta(1.0), rel=0.01)
 
 
-@pytest.mark.parametrize("share", [0.5, 0.9, 0.97, 0.999])
-@pytest.mark.parametrize("n", [1, 1000, 10**6])
+@pytest.mark.parametrize(("share", "n"), [(0.5, 1), (0.97, 1000), (0.999, 10**6)])
 def test_the_bound_holds_where_next_to_nobody_sends_a_sample(n, share):
     """The exact δ is then the local one, (p - e^ε·q)_+ of an answer."""
     local = 40.0
@@ -296,8 +218,7 @@ def two_outcomes(tilt, gamma):
     return BlanketCells(math.log(gamma), np.full(2, log_half), log_half + up, log_half + down, up, up, down, down)
 
 
-@pytest.mark.parametrize("loss", [1e-12, 4.22e-10, 1e-7, 1e-4, 1.0])
-@pytest.mark.parametrize("gamma", [0.011, 0.3, 1 - 1e-6])
+@pytest.mark.parametrize(("loss", "gamma"), [(1e-12, 0.3), (4.22e-10, 0.011), (1e-7, 1 - 1e-6), (1.0, 0.011)])
 def test_a_loss_of_next_to_nothing_is_not_lost_in_rounding(loss, gamma):
     """The sum over who sends a sample and what it is, at fifty digits; U - e^ε·V was known to 1e-16/loss alone."""
     cells = two_outcomes(math.tanh(loss / 2), gamma)
@@ -380,8 +301,7 @@ def of_line(sigma: float, cosines: list[float], outputs: int) -> World:
     return World(np.array([np.diff(ndtr((edges - c) / sigma)) for c in cosines]))
 
 
-@pytest.mark.parametrize("users", [2, 4])
-@pytest.mark.parametrize("sigma", [0.7, 1.5, 4.0])
+@pytest.mark.parametrize(("users", "sigma"), [(2, 4.0), (4, 0.7), (4, 1.5)])
 def test_no_data_set_of_the_line_exceeds_the_bound(users: int, sigma: float) -> None:
     exact = largest_delta(of_line(sigma, [-1.0, -0.4, 0.0, 0.5, 1.0], 9), users, EPSILONS)
     bounds = np.array([least_delta(line(1 / sigma), users, e) for e in EPSILONS])
@@ -391,15 +311,7 @@ def test_no_data_set_of_the_line_exceeds_the_bound(users: int, sigma: float) -> 
         assert (bounds < local * 0.999).any() and (exact > bounds / 10)[0]
 
 
-def test_no_data_set_of_the_plane_exceeds_the_bound() -> None:
-    """Others beside the axis too, their radius seen."""
-    world, cells = circle(Gaussian(2, 1.5), 4, 4, ring=1.8), line(1 / 1.5)
-    for users in (2, 3):
-        bounds = [least_delta(cells, users, e) for e in EPSILONS]
-        assert (largest_delta(world, users, EPSILONS) <= bounds).all()
-
-
-@pytest.mark.parametrize("ratio", [0.2, 0.8, 1.5])
+@pytest.mark.parametrize("ratio", [0.2, 1.5])
 def test_what_a_truncation_moves_is_that_of_the_normal_law(ratio: float) -> None:
     """η = E(γ' - U)_+ under N(0, 1), for U = exp(rt - r²/2): γ'·Φ(a) - Φ(a - r), r·a - r²/2 = log γ'."""
     for log_gamma in (-6.0, -2.0, -0.5, 0.0):
@@ -416,8 +328,7 @@ def test_what_a_truncation_moves_is_that_of_the_normal_law(ratio: float) -> None
         )
 
 
-@pytest.mark.parametrize("epsilon", [2.0, 6.0])
-@pytest.mark.parametrize("users", [1000, 30_000])
+@pytest.mark.parametrize(("users", "epsilon"), [(1000, 6.0), (30_000, 2.0)])
 def test_many_users_are_between_a_data_set_and_the_local_loss(users: int, epsilon: float) -> None:
     """The sign along the axis is randomized response of two labels: pure, its δ known in closed form."""
     noise = Gaussian.calibrated(epsilon, 1e-6, 768)

@@ -23,14 +23,12 @@ from mechanisms.accounting.solve_epsilon import solve_epsilon
 from mechanisms.gaussian import Gaussian
 from mechanisms.guarantee import gaussian_delta, gaussian_epsilon
 from mechanisms.identity import Identity
-from mechanisms.losses.categorical import pure_loss, randomized_response_loss
+from mechanisms.losses.categorical import randomized_response_loss
 from mechanisms.losses.gaussian import gaussian_loss
 from mechanisms.losses.loss import LossCells, unbounded_loss
-from mechanisms.losses.sampled_gaussian import replaced_loss
 from mechanisms.losses.sphere import purkayastha_loss
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
-from tests.support.dp_accounting_losses import to_pld
 from tests.support.lower import least
 
 pytest.importorskip("dp_accounting")
@@ -46,14 +44,6 @@ MECHANISMS = (
 )
 
 
-def copy_of(cells):
-    """The same distribution in another object, which nothing can group with the first."""
-    return LossCells(cells.low, cells.high, cells.log_p, cells.log_q, cells.infinite)
-
-
-# --- n at once equals n one by one
-
-
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.name)
 def test_n_at_once_cost_what_n_one_by_one_cost(mechanism):
     one = compose([(mechanism, 1)], delta=DELTA)
@@ -65,16 +55,6 @@ def test_n_at_once_cost_what_n_one_by_one_cost(mechanism):
     assert once.epsilon > 1.5 * one.epsilon
 
 
-def test_the_same_is_true_of_objects_that_nothing_can_group():
-    for cells in (randomized_response_loss(1.0, 4), purkayastha_loss(16, 2.0), gaussian_loss(0.7)):
-        once = pld.compose([(cells, 5)], interval=1e-3)
-        singly = pld.compose([(copy_of(cells), 1) for _ in range(5)], interval=1e-3)
-        for delta in (1e-3, 1e-6):
-            assert once.epsilon(delta) == pytest.approx(singly.epsilon(delta), rel=1e-5)
-        for epsilon in (0.5, 2.0, 4.5):
-            assert once.delta(epsilon) == pytest.approx(singly.delta(epsilon), rel=1e-6, abs=1e-9)
-
-
 def test_the_order_of_the_list_does_not_matter():
     pairs = [(mechanism, 1 + i % 2) for i, mechanism in enumerate(MECHANISMS)]
     forward = compose(pairs, delta=DELTA)
@@ -82,10 +62,7 @@ def test_the_order_of_the_list_does_not_matter():
     assert forward.epsilon == back.epsilon and forward.delta == back.delta and forward.unit == "record"
 
 
-# --- exact values
-
-
-@pytest.mark.parametrize(("ratio", "times"), [(1.0, 1), (0.3, 20), (0.05, 1000), (2.0, 7)])
+@pytest.mark.parametrize(("ratio", "times"), [(1.0, 1), (0.05, 1000), (2.0, 7)])
 def test_gaussian_releases_compose_to_one_of_a_larger_ratio(ratio, times):
     exact = gaussian_epsilon(ratio * math.sqrt(times), DELTA)
     above = pld.compose([(gaussian_loss(ratio), times)])
@@ -109,7 +86,7 @@ def response(epsilon, classes):
     return table[0], table[1]
 
 
-@pytest.mark.parametrize("parts", [[(1.0, 2, 3)], [(0.7, 4, 2), (1.3, 3, 2)], [(2.0, 2, 1), (0.4, 5, 3)]])
+@pytest.mark.parametrize("parts", [[(1.0, 2, 3)], [(0.7, 4, 2), (1.3, 3, 2)]])
 def test_randomized_responses_compose_as_enumeration_says(parts):
     tables = [response(e, k) for e, k, n in parts for _ in range(n)]
     losses = [(randomized_response_loss(e, k), n) for e, k, n in parts]
@@ -118,21 +95,6 @@ def test_randomized_responses_compose_as_enumeration_says(parts):
         exact = enumerated_delta(tables, epsilon)
         assert exact <= above.delta(epsilon) + 1e-12
         assert above.delta(epsilon) == pytest.approx(exact, rel=1e-3, abs=1e-9)
-
-
-def test_two_purkayasthas_are_a_double_sum():
-    """Midpoint rule over both angles with the densities themselves: another discretization, error below 1e-5."""
-    m, kappa = 5, 2.0
-    theta = (np.arange(4000) + 0.5) * math.pi / 4000
-    p = np.sin(theta) ** (m - 2) * np.exp(-kappa * theta)
-    p /= p.sum()
-    loss = kappa * (math.pi - 2 * theta)
-    above = pld.compose([(purkayastha_loss(m, kappa), 2)])
-    for epsilon in (0.0, 3.0, 8.0):
-        gains = np.maximum(-np.expm1(np.minimum(epsilon - np.add.outer(loss, loss), 0.0)), 0.0)
-        summed = float(p @ gains @ p)
-        assert summed <= above.delta(epsilon) * (1 + 1e-4)
-        assert above.delta(epsilon) == pytest.approx(summed, rel=1e-3)
 
 
 def test_discretization_is_small_and_on_the_safe_side():
@@ -150,7 +112,7 @@ def test_discretization_is_small_and_on_the_safe_side():
     assert pld.compose([(single, 1)]).epsilon(DELTA) == pytest.approx(single.epsilon(DELTA), rel=1e-6)
 
 
-@pytest.mark.parametrize("times", [1, 5])
+@pytest.mark.parametrize("times", [3])
 def test_dp_accountings_accountants_beside_ours(times: int) -> None:
     """Gaussian noise and randomized response agree; Rényi is larger, and so is its Laplace noise, of a number.
 
@@ -177,30 +139,6 @@ def test_dp_accountings_accountants_beside_ours(times: int) -> None:
             assert ours == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
         if isinstance(mechanism, Gaussian):
             assert RdpAccountant(neighboring_relation=relation).compose(event, times).get_epsilon(DELTA) > ours
-
-
-def test_renyi_conversion_is_dp_accountings():
-    from dp_accounting.rdp import rdp_privacy_accountant
-
-    for order, divergence in ((1.5, 0.3), (4.0, 2.0), (32.0, 1e-3), (200.0, 7.0)):
-        theirs, _ = rdp_privacy_accountant.compute_epsilon([order], [divergence], DELTA)
-        assert renyi_to_epsilon(order, divergence, DELTA) == pytest.approx(theirs, rel=1e-12)
-    for order, delta in ((1.0, 0.1), (2.0, 0.0), (2.0, math.nan)):
-        with pytest.raises(ValueError, match=r"order|delta"):
-            renyi_to_epsilon(order, 1.0, delta)
-
-
-# --- the one function
-
-
-def test_a_composition_never_exceeds_worst_cases_added():
-    for pairs in (
-        [(Purkayastha(16, 4.0), 1)],
-        [(Purkayastha(16, 1.0), 4), (RandomizedResponse(2.0, 2), 4)],
-        [(m, 2) for m in MECHANISMS],
-    ):
-        worst = sum(times * mechanism.guarantee.worst_case() for mechanism, times in pairs)
-        assert compose(pairs, delta=DELTA).epsilon <= worst
 
 
 def test_unlike_metrics_compose_through_their_worst_cases():
@@ -233,22 +171,6 @@ def test_an_unprotected_channel_makes_the_whole_infinite():
     assert pld.compose([(unbounded_loss(), 1), (gaussian_loss(1.0), 1)]).delta(3.0) == pytest.approx(1.0)
 
 
-def test_without_a_delta_only_pure_mechanisms_are_finite():
-    pure = compose([(Purkayastha(16, 1.0), 2)], delta=0.0)
-    assert pure.epsilon == pytest.approx(2 * math.pi, abs=1e-5)
-    assert compose([(Gaussian(4, 1.0), 1)], delta=0.0).epsilon == math.inf
-
-
-@pytest.mark.parametrize("times", [1, 3])
-def test_atoms_on_a_grid_are_what_dp_accounting_makes_of_their_table(times: int) -> None:
-    cells = gaussian_loss(0.7)
-    ours = pld.compose([(cells, times)], interval=1e-2)
-    theirs = to_pld(cells, 1e-2)
-    theirs = theirs.self_compose(times) if times > 1 else theirs
-    for epsilon in (-1.0, 0.0, 0.5, 2.0, 4.0):
-        assert ours.delta(epsilon) == pytest.approx(theirs.get_delta_for_epsilon(epsilon), rel=1e-7)
-
-
 @pytest.mark.parametrize("delta", [0.0, 1e-300, 1e-6, 0.3])
 def test_the_least_epsilon_is_on_the_safe_side_and_a_little_less_is_not(delta: float) -> None:
     """Of Gaussian noise and of ten randomized responses: seen on either side of δ, 2e-9 apart."""
@@ -259,13 +181,6 @@ def test_the_least_epsilon_is_on_the_safe_side_and_a_little_less_is_not(delta: f
             assert composed.delta(math.inf) > delta
             continue
         assert composed.delta(found) <= delta < composed.delta(found * (1 - 2e-9))
-
-
-def test_where_a_profile_falls_at_the_end_of_its_bracket_the_end_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search that saw nothing below δ before the end raises nothing, and what is said stays on the safe side."""
-    monkeypatch.setattr(pld, "solve_epsilon", lambda *args, **given: None)
-    composed = pld.compose([(gaussian_loss(1.0), 1)])
-    assert composed.epsilon(1e-6) == 8.0 and composed.delta(8.0) <= 1e-6
 
 
 def binomial_delta(epsilon, times, at):
@@ -281,8 +196,10 @@ def binomial_delta(epsilon, times, at):
         return total
 
 
-@pytest.mark.parametrize("delta", [0.3, 1e-3, 1e-6, 1e-9, 1e-12, 1e-30, 1e-90])
-@pytest.mark.parametrize(("epsilon", "times"), [(0.1, 100), (1.0, 7), (0.01, 3000), (2.0, 1000), (6.0, 40)])
+@pytest.mark.parametrize(
+    ("epsilon", "times", "delta"),
+    [(0.1, 100, 0.3), (1.0, 7, 1e-6), (0.01, 3000, 1e-12), (2.0, 1000, 1e-30), (6.0, 40, 1e-90)],
+)
 def test_randomized_responses_are_the_binomial_at_any_delta(epsilon, times, delta):
     found = pld.compose([(randomized_response_loss(epsilon, 2), times)], tail=delta * 1e-6).epsilon(delta)
     assert binomial_delta(epsilon, times, found) <= delta
@@ -293,10 +210,8 @@ def test_randomized_responses_are_the_binomial_at_any_delta(epsilon, times, delt
 @pytest.mark.parametrize(
     ("mechanism", "times", "delta", "most"),
     [
-        (RandomizedResponse(0.1, 2), 100, 1e-9, 5.9597),  # was 10, the sum
-        (RandomizedResponse(0.001, 2), 10**6, 1e-6, 4.8866),  # was 1000
-        (Purkayastha(16, 1.0), 100, 1e-12, 48.66),  # was 314.2
-        (Purkayastha(16, 1.0), 1000, 1e-12, 246.5),
+        (RandomizedResponse(0.1, 2), 100, 1e-9, 5.9597),
+        (Purkayastha(16, 1.0), 100, 1e-12, 48.66),
     ],
 )
 def test_what_fell_back_to_the_sum_is_within_two_percent(mechanism, times, delta, most):
@@ -307,15 +222,6 @@ def test_what_fell_back_to_the_sum_is_within_two_percent(mechanism, times, delta
     below = pld.compose([(least(mechanism.privacy_loss()), times)]).epsilon(delta)
     assert below * (1 - 1e-5) <= budget.epsilon <= 1.02 * below
     assert "worst cases added" not in budget.assumptions
-
-
-def test_a_thousand_releases_at_a_tiny_delta_are_within_two_percent():
-    exact = gaussian_epsilon(0.05 * math.sqrt(1000), 1e-12)
-    assert exact <= pld.compose([(gaussian_loss(0.05), 1000)], tail=1e-18).epsilon(1e-12) <= 1.02 * exact
-    for cells in (Purkayastha(8, 3.0).privacy_loss(), replaced_loss(1.0, 0.01), pure_loss(1.0)):
-        above = pld.compose([(cells, 1000)], tail=1e-18).epsilon(1e-12)
-        below = pld.compose([(least(cells), 1000)], tail=1e-18).epsilon(1e-12)
-        assert below * (1 - 1e-5) <= above <= 1.02 * below
 
 
 def small_worlds():
@@ -370,12 +276,6 @@ def test_so_many_releases_that_nothing_is_transformed_still_have_the_renyi_bound
     assert best * 0.98 < found <= best * 1.001 < times * epsilon
 
 
-def test_the_assumptions_say_what_gave_the_epsilon():
-    exact = compose([(Purkayastha(16, 0.1), 100)], delta=1e-6).assumptions[-1]
-    basic = compose([(Gaussian(4, 1.0), 1)], delta=0.0).assumptions[-1]
-    assert "exact composition" in exact and "worst cases added" in basic
-
-
 def looked(excess: Callable[[float], float], guess: float, top: float, fall: float, tolerance: float = 1e-4) -> int:
     """How many looks it took, after what was found was held to what was seen."""
     seen: dict[float, float] = {}
@@ -392,9 +292,10 @@ def looked(excess: Callable[[float], float], guess: float, top: float, fall: flo
     return len(seen)
 
 
-@pytest.mark.parametrize("ratio", [1e-3, 0.05, 0.7, 9.0])
-@pytest.mark.parametrize("off", [0.4, 0.93, 0.9999, 1.0, 1.02, 2.5])
-@pytest.mark.parametrize("wrong", [0.05, 1.0, 20.0])
+@pytest.mark.parametrize(
+    ("ratio", "off", "wrong"),
+    [(1e-3, 1.02, 1.0), (0.05, 0.4, 20.0), (0.7, 1.0, 0.05), (0.7, 0.93, 1.0), (9.0, 2.5, 0.05)],
+)
 def test_a_gaussian_takes_few_looks(ratio: float, off: float, wrong: float) -> None:
     delta = 1e-7
     root = gaussian_epsilon(ratio, delta)
@@ -408,7 +309,7 @@ def test_a_gaussian_takes_few_looks(ratio: float, off: float, wrong: float) -> N
         assert looked(excess, off * root, 10 * root, fall) <= 6
 
 
-@pytest.mark.parametrize("root", [1e-5, 0.3, 1.0, 2.9])
+@pytest.mark.parametrize("root", [1e-5, 1.0])
 @pytest.mark.parametrize(
     "shape",
     [

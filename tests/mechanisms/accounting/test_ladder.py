@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.special import logit
 
-from mechanisms import Gaussian, Identity, PlanarLaplace, Purkayastha, RandomizedResponse, RandomizedResponsePrior
+from mechanisms import Gaussian, Identity, Purkayastha, RandomizedResponse
 from mechanisms.accounting.compose import compose
 from mechanisms.accounting.ladder import NAMES, Rung, ladder, ledger_rung, widest
 from mechanisms.accounting.planner import Target, best_privunit, fits, plan, users_needed
@@ -56,12 +56,6 @@ def test_rung_by_rung() -> None:
     assert r["shuffled"].details["bounds"]["blanket"] == joint.bounds["blanket"]
 
 
-def test_epsilon_of_a_rung_never_exceeds_its_worst_case() -> None:
-    for embedding in (Purkayastha(2, 0.1), Purkayastha(64, 10.0), PlanarLaplace(3, 5.0), PlanarLaplace(3, 5.0, False)):
-        for name, r in rungs(embedding, LABEL, records=3).items():
-            assert r.epsilon is None or r.epsilon <= r.worst_case, name
-
-
 @pytest.mark.parametrize("what", ["embedding", "label", "gradients"])
 def test_what_is_unprotected_is_named_on_every_rung_above(what: str) -> None:
     embedding = Identity("embedding", 16) if what == "embedding" else EMBEDDING
@@ -81,11 +75,6 @@ def test_a_public_label_is_no_rung_and_neighbours_agree_on_it() -> None:
     assert r["record"].epsilon == r["embedding"].epsilon
     assert "same label (public)" in r["record"].neighbours and "same label (public)" in r["user"].neighbours
     assert r["shuffled"].epsilon is None and "no shuffler" in r["shuffled"].assumption
-
-
-def test_nothing_at_all() -> None:
-    r = rungs(None, None, users=1000)
-    assert all(rung.epsilon is None for rung in r.values())
 
 
 def test_many_records_cost_what_they_cost_one_by_one() -> None:
@@ -115,34 +104,12 @@ def test_group_privacy_of_several_records() -> None:
     assert group_factor(1000.0, 2) == math.inf and group_factor(300.0, 3) == pytest.approx(math.exp(600.0))
 
 
-def test_stages_add_up() -> None:
-    mechanism = Purkayastha(16, 1.0)
-    two = rungs(mechanism, None, stages=2, users=100_000)["shuffled"]
-    once = shuffled(mechanism, users=100_000, delta=DELTA).epsilon
-    assert once < two.epsilon <= 2 * shuffled(mechanism, users=100_000, delta=DELTA / 2).epsilon
-    many = rungs(mechanism, None, stages=16, users=100_000)["shuffled"]
-    # far below 16 times, and above what the square root of 16 would give at a Gaussian's pace
-    assert 3 * once < many.epsilon < 0.6 * 16 * once
-    assert "in each stage" in two.assumption
-
-
 @pytest.mark.parametrize(("users", "words"), [(None, "no shuffler"), (0, "no batch"), (1, "no amplification")])
 def test_no_amplification_is_no_number(users: int | None, words: str) -> None:
     strong = Purkayastha(16, 40.0)
     assert rungs(strong, None, users=1000)["shuffled"].epsilon is None
     r = rungs(EMBEDDING, LABEL, users=users)["shuffled"]
     assert r.epsilon is None and words in r.assumption and r.to_dict()["epsilon"] is None
-
-
-def test_a_prior_costs_its_epsilon() -> None:
-    r = rungs(EMBEDDING, RandomizedResponsePrior(1.0, 12), users=None)
-    assert r["label"].epsilon == pytest.approx(1.0, abs=1e-5) and "prior" in r["label"].assumption
-
-
-def test_gaussian_noise_is_finite_at_delta_alone() -> None:
-    r = rungs(Gaussian.calibrated(4.0, DELTA, 16), None)
-    assert r["embedding"].epsilon == pytest.approx(4.0, rel=1e-3)  # Balle and Wang 2018, Theorem 8
-    assert r["embedding"].worst_case == math.inf and not r["embedding"].unprotected
 
 
 def test_parameters_not_chosen_yet_show_the_largest() -> None:
@@ -188,13 +155,6 @@ def test_a_text_is_composed_of_its_words_and_its_length() -> None:
     assert r["record"].epsilon < twice.epsilon <= twice.worst_case
 
 
-def test_large_texts_are_priced() -> None:
-    for epsilon in (2.0, 50.0):
-        r = rungs(None, LABEL, text=text(epsilon, tokens=64), users=100_000)
-        assert r["text"].epsilon == pytest.approx(r["text"].worst_case, rel=1e-3)
-        assert r["shuffled"].epsilon is None and "no amplification" in r["shuffled"].assumption
-
-
 def test_what_a_text_passes_through_is_named_until_it_is_declared() -> None:
     kept = text(1.0, tokens=8, length="kept", stop_words="keep")
     r = rungs(None, None, text=kept, users=100)
@@ -218,13 +178,6 @@ def test_words_that_need_the_whole_text_have_no_token_rung() -> None:
     r = rungs(None, None, text=whole, users=None, public={"length": "known"})
     assert r["token"].epsilon is None and "reads the whole text" in r["token"].assumption
     assert r["text"].worst_case == 16 * 50.0 and r["text"].statement == "800"
-
-
-def test_a_text_in_clear_is_unprotected() -> None:
-    clear = build({"mechanism": "identity", "tokens": 4}, channel="text", vocabulary=WORDS)
-    r = rungs(None, LABEL, text=clear, users=100)
-    assert r["token"].epsilon == r["text"].epsilon == r["record"].epsilon == math.inf
-    assert math.isfinite(r["label"].epsilon)
 
 
 def test_one_hides_in_a_crowd_and_not_among_all_who_are_delivered() -> None:
@@ -255,10 +208,6 @@ def test_a_text_hides_among_texts_that_expose_the_same() -> None:
     assert "who agree in the number of tokens, sent in clear" in some.assumption
 
 
-def joint(embedding: float, label: float) -> list:
-    return [Purkayastha(16, embedding), RandomizedResponse(label, 2)]
-
-
 def test_the_largest_epsilon_fits_and_a_little_more_does_not() -> None:
     target = Target(0.203, DELTA, 10_000)
     found = plan(lambda e: [Purkayastha(16, e)], target)
@@ -275,14 +224,6 @@ def test_without_a_shuffler_it_is_the_local_budget() -> None:
     assert found == pytest.approx(2.0, rel=0.01)  # the issue's table again
     pure = plan(lambda e: [RandomizedResponse(e, 2)], Target(1.0, DELTA, None))
     assert pure == pytest.approx(1.0, rel=5e-3)
-
-
-def test_the_ends_of_the_range() -> None:
-    target = Target(0.5, DELTA, None)
-    assert plan(lambda e: [RandomizedResponse(e, 2)], target, most=0.1) == 0.1
-    assert plan(lambda e: [RandomizedResponse(e, 2)], target, least=2.0) is None
-    with pytest.raises(ValueError, match="least must be above 0"):
-        plan(lambda e: [RandomizedResponse(e, 2)], target, least=2.0, most=1.0)
 
 
 def test_several_records_and_stages_share_the_budget() -> None:
@@ -339,8 +280,6 @@ def test_a_sampler_that_is_off_is_in_the_plan(users) -> None:
     ("users", "epsilon", "prototype"),
     [
         (20_000, 0.25, 0.253),
-        (63_000, 0.25, 0.314),
-        (63_000, 1.0, 0.425),
         (10**6, 1.0, 0.529),
         pytest.param(20_000, 1.0, 0.372, marks=[pytest.mark.slow, pytest.mark.soak]),
     ],
@@ -366,13 +305,6 @@ def test_privunit_in_several_stages_and_where_nothing_fits() -> None:
     assert best_privunit(16, Target(1e-5, 1e-9, 2)) is None
 
 
-def test_a_prior_hides_only_beside_what_it_is_made_from() -> None:
-    prior = [Purkayastha(16, 1.0), RandomizedResponsePrior(1.0, 2)]
-    assert fits(prior, Target(0.1, DELTA, 100_000)) and not fits(prior, Target(0.001, DELTA, 100_000))
-    # without the embedding that the prior is a function of, users need not have one randomizer
-    assert not fits(prior[1:], Target(0.1, DELTA, 100_000))
-
-
 @pytest.mark.parametrize("mechanism", [Purkayastha(4, 2.0), Gaussian(4, 0.8), RandomizedResponse(4.0, 2)])
 def test_what_fits_is_what_amplification_says(mechanism) -> None:
     """A δ at the target's ε and the search for an ε at δ are the same bounds, and part by little."""
@@ -385,14 +317,3 @@ def test_what_has_no_guarantee_fits_nothing() -> None:
     assert not fits([Identity("embedding", 16)], Target(10.0, DELTA, 10**6))
     assert fits([Gaussian.calibrated(2.0, DELTA, 4)], Target(2.01, DELTA, None))
     assert not fits([Gaussian.calibrated(2.0, DELTA, 4)], Target(1.9, DELTA, None))
-
-
-def test_beyond_what_a_blanket_is_asked_the_local_budget_counts() -> None:
-    target = Target(800.0, 1e-6, 1000)
-    assert fits([RandomizedResponse(790.0, 2)], target)
-    assert not fits([RandomizedResponse(600.0, 2)] * 2, target)
-
-
-def test_group_factor_is_a_sum_of_powers() -> None:
-    for k in (1, 2, 7):
-        assert group_factor(0.3, k) == pytest.approx(sum(math.exp(0.3 * i) for i in range(k)))

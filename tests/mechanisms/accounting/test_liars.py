@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.integrate import quad
 from scipy.special import betaln
+from scipy.stats import chi2
 
 from mechanisms.accounting.liars import FALSE_ALARM, SHARES, amplification, edge, edge_along, moved, told
 from mechanisms.gaussian import Gaussian
@@ -29,7 +30,7 @@ def reports(mechanism: PrivUnit, x: np.ndarray, seed: int) -> np.ndarray:
     return mechanism.grid.encode(mechanism.sample(x, rng=SeededUniforms(seed)))
 
 
-@pytest.mark.parametrize(("dim", "epsilon", "p"), [(2, 1.0, 0.5), (3, 8.0, None), (49, 3.0, None), (97, 6.19, 0.8)])
+@pytest.mark.parametrize(("dim", "epsilon", "p"), [(2, 1.0, 0.5), (49, 3.0, None)])
 def test_second_moments_are_those_of_the_density(dim: int, epsilon: float, p: float | None) -> None:
     """By quadrature of the law of <x, y>, which the closed form does not use. Within 2/3 and 3/2 of nothing else."""
     mechanism = PrivUnit(dim, epsilon, p)
@@ -45,11 +46,6 @@ def test_second_moments_are_those_of_the_density(dim: int, epsilon: float, p: fl
     exact = quad(square, 1e-12, ends, limit=200)[0] + quad(square, ends, math.pi - 1e-12, limit=200)[0]
     assert_allclose(mechanism.squared_cosine, exact, rtol=1e-6)
     assert mechanism.scale**2 <= mechanism.squared_cosine <= 1
-
-
-def test_extremes_of_the_second_moment() -> None:
-    assert PrivUnit(49, 0.0).squared_cosine == pytest.approx(1 / 49)
-    assert 0.999 < PrivUnit(3, 50.0).squared_cosine <= 1
 
 
 def test_no_liars_move_a_mean_or_a_count_beyond_the_bound() -> None:
@@ -89,32 +85,9 @@ def test_no_liars_move_a_mean_or_a_count_beyond_the_bound() -> None:
         gains = (debiased[1] - debiased[0])[debiased[0] >= 0]
         assert (gains <= moved(labels, share) + 1e-12).all()
     assert nearest > 0.999  # the worst point attains it
-
-
-def test_counts_attain_the_bound() -> None:
-    """All liars send a class that no honest user has, in expectation."""
-    for classes in (2, 4, 12):
-        mechanism = RandomizedResponse(1.5, classes)
-        truthful = 1 / (1 + (classes - 1) * math.exp(-1.5))
-        other = (1 - truthful) / (classes - 1)
-        honest = np.full(classes, other)
-        honest[0] = truthful  # all of class 0
-        sent = 0.97 * honest + 0.03 * np.eye(classes)[1]
-        gain = (sent[1] - other) / (truthful - other)
-        assert gain == pytest.approx(moved(mechanism, 0.03))
-        assert gain == pytest.approx(0.03 * amplification(mechanism))
-
-
-def test_no_estimator_of_counts_notices_a_promotion() -> None:
-    """The law of reports with liars of one class is that of honest users of other shares: these are all it can find."""
-    epsilon, share, shares = 2.0, 0.01, np.array([0.5, 0.3, 0.2])
-    mechanism = RandomizedResponse(epsilon, 3)
-    truthful = 1 / (1 + 2 * math.exp(-epsilon))
-    other = (1 - truthful) / 2
-    sent = (1 - share) * (other + (truthful - other) * shares) + share * np.eye(3)[2]
-    imitated = (sent - other) / (truthful - other)
-    assert (imitated >= 0).all() and imitated.sum() == pytest.approx(1)
-    assert imitated[2] - shares[2] == pytest.approx(moved(mechanism, share) - share * shares[2])
+    # so does a class that no honest user has
+    assert moved(RandomizedResponse(1.5, 4), 0.03) == pytest.approx(0.03 * amplification(RandomizedResponse(1.5, 4)))
+    assert amplification(RandomizedResponse(1.5, 4)) == pytest.approx((math.exp(1.5) + 2) / (math.exp(1.5) - 1))
 
 
 def test_bounds_at_the_ends() -> None:
@@ -142,22 +115,6 @@ def test_printed_bounds_are_rounded_up_and_of_the_plain_mean() -> None:
     assert "its share by at most 0.011, 0.032, 0.11, " in told(RandomizedResponse(3.0, 2))  # .01052, .03157, .1052
 
 
-@pytest.mark.parametrize("users", [2, 100, 20_000])
-def test_edge_along_is_exceeded_by_normal_rows_with_the_stated_probability(users: int) -> None:
-    """By quadrature of the law of n squares. Half of the excess has another probability."""
-
-    def density(mean: float) -> float:
-        return users * math.exp(
-            (users / 2 - 1) * math.log(users * mean / 2) - users * mean / 2 - math.lgamma(users / 2) - math.log(2)
-        )
-
-    limit = edge_along(users, 3)
-    above = quad(density, limit, limit + 60 / math.sqrt(users), limit=500)[0]
-    assert above == pytest.approx(FALSE_ALARM / 6, rel=1e-3)
-    halfway = quad(density, (1 + limit) / 2, limit + 60 / math.sqrt(users), limit=500)[0]
-    assert halfway > 10 * above
-
-
 def test_edge_is_the_largest_eigenvalue_of_honest_rows() -> None:
     """Normal rows exceed it with probability FALSE_ALARM: 6 of 1,000 or more have probability 6e-4.
 
@@ -173,3 +130,4 @@ def test_edge_is_the_largest_eigenvalue_of_honest_rows() -> None:
     assert np.sum(np.array(tops) > limit) < 6
     assert np.mean(np.array(tops) > 1 + (limit - 1) * 2 / 3) > 20 * FALSE_ALARM
     assert max(tops) < 1 + (limit - 1) * 3 / 2 and max(tops) > 1 + (limit - 1) * 0.8
+    assert edge_along(n, 3) == pytest.approx(chi2.isf(FALSE_ALARM / 6, n) / n) < limit

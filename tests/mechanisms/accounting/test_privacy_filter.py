@@ -70,7 +70,7 @@ def worst_course(menu: tuple[float, ...], most: int, target: float, admits: Call
     return value(nothing, nothing)
 
 
-WORLDS = [((0.4, 0.1), 30, 0.1), ((0.5, 0.1), 40, 0.3), ((0.2, 0.05), 30, 0.2), ((0.3, 0.1, 0.02), 16, 0.2)]
+WORLDS = [((0.4, 0.1), 30, 0.1), ((0.5, 0.1), 40, 0.3), ((0.3, 0.1, 0.02), 16, 0.2)]
 
 
 @pytest.mark.parametrize(("menu", "most", "delta"), WORLDS)
@@ -117,7 +117,7 @@ def test_a_sum_that_forgets_delta_is_no_filter() -> None:
     assert allowed == 5 and gaussian_delta(math.sqrt(allowed) * ratio, 0.0) < 1e-5
 
 
-@pytest.mark.parametrize("epsilon", [0.01, 0.5, 2.0, 8.0, 30.0])
+@pytest.mark.parametrize("epsilon", [0.01, 2.0, 30.0])
 def test_zcdp_of_randomized_response_by_its_definition(epsilon: float) -> None:
     """D_α/α of the two outcomes, at orders from near 1 to 1e4: never above, and reached towards order 1."""
     p, q = 1 / (1 + math.exp(-epsilon)), 1 / (1 + math.exp(epsilon))
@@ -130,7 +130,7 @@ def test_zcdp_of_randomized_response_by_its_definition(epsilon: float) -> None:
     assert concentrated(RandomizedResponse(epsilon, 2).guarantee) == pytest.approx(rho)
 
 
-@pytest.mark.parametrize("sigma", [0.7, 3.0])
+@pytest.mark.parametrize("sigma", [3.0])
 def test_zcdp_of_gaussian_noise_by_quadrature(sigma: float) -> None:
     guarantee = Gaussian(2, sigma).guarantee
     for order in (1.5, 2.0, 7.0):
@@ -143,8 +143,7 @@ def test_zcdp_of_gaussian_noise_by_quadrature(sigma: float) -> None:
         assert found == pytest.approx(order * concentrated(guarantee), rel=1e-6)
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 40.0])
-@pytest.mark.parametrize("delta", [1e-9, 5e-6, 0.1])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 0.1), (1.0, 1e-9), (40.0, 5e-6)])
 def test_the_zcdp_that_fits_a_total(epsilon: float, delta: float) -> None:
     """Gaussian noise of that ρ, whose exact profile is known, stays below δ; and not by much."""
     rho = concentrated_limit(epsilon, delta)

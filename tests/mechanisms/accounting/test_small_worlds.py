@@ -17,7 +17,7 @@ from mechanisms import Gaussian, PlanarLaplace, Purkayastha, RandomizedResponse,
 from mechanisms.accounting.blanket import blanket_delta
 from mechanisms.accounting.ladder import Rung, ladder
 from mechanisms.accounting.shuffle import amplify, joint_blanket
-from mechanisms.catalogue import CATALOGUE, build
+from mechanisms.catalogue import build
 from mechanisms.privunit import PrivUnit
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.custext import CusText, CusTextImportance
@@ -33,17 +33,14 @@ ROOM = 1e-6
 
 
 WORLDS: dict[str, tuple[list[Any], World]] = {
-    "randomized-response 4": ([RandomizedResponse(1.5, 4)], discrete(RandomizedResponse(1.5, 4), 4)),
     "randomized-response 6": ([RandomizedResponse(2.5, 6)], discrete(RandomizedResponse(2.5, 6), 6)),
     "purkayastha": ([Purkayastha(2, 0.7)], circle(Purkayastha(2, 0.7), 6, 6)),
-    "purkayastha 4": ([Purkayastha(2, 1.5)], circle(Purkayastha(2, 1.5), 4, 8)),
     "planar-laplace": ([PlanarLaplace(2, 1.0)], circle(PlanarLaplace(2, 1.0), 6, 6)),
     "planar-laplace raw": (
         [PlanarLaplace(2, 1.0, normalize=False)],
         circle(PlanarLaplace(2, 1.0, normalize=False), 4, 4, ring=1.5),
     ),
     "gaussian": ([Gaussian(2, 1.5)], circle(Gaussian(2, 1.5), 4, 4, ring=1.8)),
-    "privunit": ([PrivUnit(2, 1.5)], circle(PrivUnit(2, 1.5), 4, 8)),
     "privunit 6": ([PrivUnit(2, 3.0, 0.75)], circle(PrivUnit(2, 3.0, 0.75), 6, 6)),
     "purkayastha and a label": (
         [Purkayastha(2, 0.6), RandomizedResponse(0.8, 2)],
@@ -61,7 +58,6 @@ def prior_world(embedding: Any, label: RandomizedResponsePrior, kept: list[str])
 
 
 for name, world in {
-    "a prior of two labels": (Purkayastha(2, 0.5), RandomizedResponsePrior(1.2, 2), ["01", "0", "01"]),
     "priors of one, two and three labels": (Purkayastha(2, 0.4), RandomizedResponsePrior(1.0, 3), ["012", "01", "2"]),
     "priors of four and two labels": (Purkayastha(2, 0.3), RandomizedResponsePrior(1.5, 4), ["0123", "13"]),
 }.items():
@@ -138,11 +134,6 @@ def test_the_harness_by_hand() -> None:
     assert largest_delta(labelled, 2, [0.2], crowd=2) == pytest.approx(whole, abs=1e-12) and whole < local
 
 
-def test_every_mechanism_with_a_blanket_has_a_world() -> None:
-    there = {m.name for mechanisms, _ in WORLDS.values() for m in mechanisms}
-    assert there >= {name for name, kind in CATALOGUE.items() if "blanket" in vars(kind)}
-
-
 @pytest.mark.parametrize("users", [4, pytest.param(5, marks=[pytest.mark.slow, pytest.mark.soak])])
 @pytest.mark.parametrize("name", WORLDS)
 def test_no_data_set_exceeds_a_bound(name: str, users: int) -> None:
@@ -161,16 +152,6 @@ def test_no_data_set_exceeds_a_bound(name: str, users: int) -> None:
     if cells is not None and whole:  # it says something: less than without a shuffler
         assert (above < [cells.loss().delta(e) * 0.999 for e in EPSILONS]).any()
     assert (reached <= np.array([delta for delta, _, _ in said]) + ROOM).all(), (said, reached)
-
-
-@pytest.mark.parametrize("name", ["randomized-response 4", "randomized-response 6", "purkayastha 4", "privunit"])
-def test_a_crowd_that_is_not_there_is_found_out(name: str) -> None:
-    """The bound for forty users is broken by a data set of four: what the harness is for."""
-    mechanisms, world = WORLDS[name]
-    cells = joint_blanket(mechanisms)
-    assert cells is not None
-    claimed = np.array([blanket_delta(cells, 40, e) for e in EPSILONS])
-    assert (largest_delta(world, 4, EPSILONS) > claimed + 0.01).any()
 
 
 # --- what is sent in clear beside a release
@@ -233,27 +214,3 @@ def _generic(epsilon: float, users: int, delta: float) -> float:
     answer = amplify([RandomizedResponse(epsilon, 2)], users=users, delta=delta)
     bound = answer.bounds["variation_ratio"]
     return answer.local_epsilon if bound is None else min(answer.local_epsilon, bound)
-
-
-def test_the_figures_of_the_counterexamples() -> None:
-    """At full size, by the local loss that a lone user is left with: δ(0.0543) of Purkayastha is 0.379, not 1e-6."""
-    strong, public = Purkayastha(16, 2.0), {"label": "public"}
-    assert amplify([strong], users=67_349, delta=1e-6).epsilon == pytest.approx(0.0543, rel=0.01)
-    assert strong.privacy_loss().delta(0.0543) == pytest.approx(0.379, abs=1e-3)
-    alone = ladder(strong, None, users=67_349, crowd=1, delta=1e-6, public=public)
-    assert printed(alone) == pytest.approx(4.367, abs=2e-3)
-    spec = {"mechanism": "custext", "epsilon": 0.5, "k": 5, "tokens": 4, "length": "kept"}
-    text, kept = build(spec, channel="text", vocabulary=words(40)), {"group": "said", "length": "said"}
-    before = _generic(2.0, 100_000, 1e-6)
-    assert before == pytest.approx(0.0332, rel=0.01)
-    crowded = printed(ladder(None, None, text=text, users=100_000, crowd=100_000, delta=1e-6, public=kept))
-    assert crowded >= before * (1 - 1e-3)
-    for crowd in (None, 1):
-        now = printed(ladder(None, None, text=text, users=100_000, crowd=crowd, delta=1e-6, public=kept))
-        assert now == pytest.approx(2.0, rel=1e-3)
-    # four tokens of one word, and four of another of its group: what one sees who knows that the user is alone in it
-    law = np.exp(text.word.log_probs(np.flatnonzero(text.word.mapping.group[:40] == 0)))
-    one, four = World(law[:, law.any(axis=0)]), []
-    for row in one.rows:
-        four.append(joint(*[World(row[None])] * 4).rows[0])
-    assert largest_delta(World(np.array(four)), 1, [before, 2.0]) == pytest.approx([0.12, 0.0], abs=0.02)

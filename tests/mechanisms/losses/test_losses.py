@@ -1,14 +1,7 @@
-"""Loss distributions: every figure against a second derivation of its own.
-
-Quadratures here integrate the hockey stick of two densities directly (mpmath or scipy, other variables than the
-code's); Monte Carlo draws from the mechanisms' own samplers and takes the loss from their log densities.
-Statistical tests answer at a false-alarm rate of 1e-6 each, by Hoeffding's bound, on fixed seeds, and must reject a
-wrong parameter.
-"""
+"""Loss distributions: every figure against a second derivation, by quadrature of the hockey stick of two densities."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 
@@ -21,7 +14,6 @@ from mechanisms.accounting.shuffle import amplify
 from mechanisms.checks import LEAST_EPSILON
 from mechanisms.gaussian import Gaussian
 from mechanisms.guarantee import gaussian_delta, gaussian_epsilon
-from mechanisms.identity import Identity
 from mechanisms.losses.categorical import from_profile, pair_loss
 from mechanisms.losses.gaussian import gaussian_loss
 from mechanisms.losses.loss import LossCells, no_loss, unbounded_loss
@@ -34,79 +26,9 @@ from mechanisms.losses.sphere import (
     normalized_laplace_loss,
     purkayastha_loss,
 )
-from mechanisms.metrics import angular
 from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
-from tests.support.mechanisms import every_mechanism, streams
-
-ALARM = 1e-6
-DRAWS = 200_000
-HOEFFDING = math.sqrt(math.log(2 / ALARM) / (2 * DRAWS))  # 0.006: of a mean of values in [0, 1]
-
-
-def pair_at(dim, angle):
-    x, other = np.zeros(dim), np.zeros(dim)
-    x[0] = 1.0
-    other[:2] = math.cos(angle), math.sin(angle)
-    return x, other
-
-
-def drawn_losses(mechanism, x, other, n=DRAWS, seed=3):
-    y = mechanism.sample(np.tile(x, (n, 1)), rng=streams(n, seed))
-    return mechanism.log_prob(y, np.tile(x, (n, 1))) - mechanism.log_prob(y, np.tile(other, (n, 1)))
-
-
-def drawn_delta(losses, epsilon):
-    return float(np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0).mean())
-
-
-# --- contracts of every catalogue entry
-
-
-@every_mechanism
-def test_the_loss_never_exceeds_the_guarantee(mechanism):
-    guarantee = mechanism.guarantee
-    distances = [None, 0.0] + ([0.5] if guarantee.metric != "discrete" else [1])
-    for distance in distances:
-        cells = mechanism.privacy_loss(distance)
-        bound = guarantee.loss(guarantee.diameter if distance is None else distance)
-        losses, masses = cells.pessimistic
-        assert masses.sum() + cells.infinite + cells.left_out == pytest.approx(1.0, abs=1e-10)
-        if math.isfinite(bound):
-            assert cells.infinite == cells.left_out == 0.0
-            assert losses.max(initial=0.0) <= bound * (1 + 1e-12)
-            # rounding apart, whatever the tail: δ vanishes at the guarantee
-            assert cells.delta(bound * (1 + 1e-12)) == 0.0
-            assert cells.epsilon(0.0) <= bound * (1 + 1e-12)
-        else:
-            assert cells.epsilon(0.0) == math.inf
-        if distance == 0:
-            assert cells.epsilon(0.0) == 0.0
-        assert cells.symmetric
-
-
-@every_mechanism
-def test_the_loss_is_a_distribution_of_a_pair(mechanism):
-    cells = mechanism.privacy_loss()
-    if cells.infinite:
-        assert isinstance(mechanism, Identity)
-        assert cells.epsilon(1e-6) == math.inf and cells.delta(3.0) == cells.delta_optimistic(3.0) == 1.0
-        return
-    deltas = [(cells.delta(e), cells.delta_optimistic(e)) for e in (0.0, 0.1, 1.0, 3.0, 30.0)]
-    assert all(high >= low * (1 - 1e-9) for high, low in deltas)
-    assert all(a[0] >= b[0] * (1 - 1e-12) for a, b in itertools.pairwise(deltas))
-    epsilon = cells.epsilon(1e-6)
-    assert cells.delta(epsilon) <= 1e-6
-    assert epsilon == 0 or cells.delta(epsilon * (1 - 1e-6)) > 1e-6 * (1 - 1e-9)
-
-
-@every_mechanism
-def test_distances_outside_the_domain_are_one_line(mechanism):
-    for distance in (-0.1, math.nan, math.inf):
-        with pytest.raises(ValueError, match="distance") as error:
-            mechanism.privacy_loss(distance)
-        assert "\n" not in str(error.value) and mechanism.name in str(error.value)
 
 
 def test_the_loss_grows_with_the_distance():
@@ -122,9 +44,6 @@ def test_the_loss_grows_with_the_distance():
             assert all(a <= b * (1 + 1e-9) for a, b in zip(lower, upper[1:], strict=False)), mechanism
     with pytest.raises(ValueError, match="distance"):
         Purkayastha(3, 1.0).privacy_loss(3.2)
-
-
-# --- Purkayastha
 
 
 def purkayastha_delta(m, kappa, epsilon):
@@ -146,7 +65,7 @@ def purkayastha_delta(m, kappa, epsilon):
         return float(mpmath.quad(stick, cuts) / mpmath.quad(density, grid))
 
 
-@pytest.mark.parametrize(("m", "kappa"), [(3, 2.0), (16, 1.0), (16, 10.0), (64, 30.0), (4, 200.0)])
+@pytest.mark.parametrize(("m", "kappa"), [(3, 2.0), (64, 30.0)])
 def test_purkayastha_is_mpmaths_quadrature(m, kappa):
     cells = purkayastha_loss(m, kappa)
     for epsilon in (0.0, 0.3 * kappa, kappa, 2.2 * kappa, 3.0 * kappa):
@@ -165,75 +84,6 @@ def test_purkayastha_has_the_published_prototype_figures():
         assert 0.99e-6 < exact <= 1e-6 * (1 + 1e-9)
 
 
-# --- Monte Carlo: the mechanisms' own samplers
-
-
-SAMPLED = [
-    pytest.param(Purkayastha(16, 4.0), Purkayastha(16, 6.0), math.pi, math.pi, id="purkayastha antipodal"),
-    pytest.param(
-        PlanarLaplace(8, 3.0, normalize=False), PlanarLaplace(8, 4.5, normalize=False), math.pi, 2.0, id="laplace"
-    ),
-    pytest.param(
-        PlanarLaplace(2, 3.0, normalize=False), PlanarLaplace(2, 4.5, normalize=False), math.pi / 3, 1.0, id="plane"
-    ),
-    pytest.param(Gaussian(4, 0.9), Gaussian(4, 0.6), math.pi, 2.0, id="gaussian"),
-]
-
-
-@pytest.mark.parametrize(("mechanism", "wrong", "angle", "distance"), SAMPLED)
-def test_draws_have_the_loss_distribution(mechanism, wrong, angle, distance):
-    losses = drawn_losses(mechanism, *pair_at(mechanism.dim, angle))
-    cells, other = mechanism.privacy_loss(distance), wrong.privacy_loss(distance)
-    epsilons = [0.0, float(np.quantile(losses, 0.5)), float(np.quantile(losses, 0.9))]
-    rejected = 0
-    for epsilon in epsilons:
-        drawn = drawn_delta(losses, epsilon)
-        assert cells.delta_optimistic(epsilon) - HOEFFDING <= drawn <= cells.delta(epsilon) + HOEFFDING
-        rejected += not other.delta_optimistic(epsilon) - HOEFFDING <= drawn <= other.delta(epsilon) + HOEFFDING
-    assert rejected
-
-
-def test_the_normalized_laplace_has_the_loss_of_its_draws():
-    for m, epsilon in ((3, 4.0), (16, 4.0)):
-        mechanism, wrong = PlanarLaplace(m, epsilon), PlanarLaplace(m, 1.5 * epsilon)
-        x, _ = pair_at(m, 0.0)
-        theta = angular(mechanism.sample(np.tile(x, (DRAWS, 1)), rng=streams(DRAWS)), np.tile(x, (DRAWS, 1)))
-        table = np.linspace(0, math.pi, 4001)
-        density = log_radial_ratio(m, epsilon, table)
-        losses = np.interp(theta, table, density) - np.interp(math.pi - theta, table, density)
-        rejected = 0
-        for e in (0.0, 1.0, 3.0):
-            drawn = drawn_delta(losses, e)
-            cells = mechanism.privacy_loss()
-            assert cells.delta_optimistic(e) - HOEFFDING <= drawn <= cells.delta(e) + HOEFFDING
-            rejected += not abs(wrong.privacy_loss().delta(e) - drawn) <= HOEFFDING
-        assert rejected
-
-
-# --- planar Laplace
-
-
-@pytest.mark.parametrize(
-    ("m", "epsilon", "theta"), [(2, 4.0, 0.3), (2, 0.5, 0.001), (16, 4.0, 3.0), (5, 300.0, 0.001), (64, 50.0, 1.6)]
-)
-def test_the_normalized_density_is_mpmaths_integral(m, epsilon, theta):
-    with mpmath.workdps(30):
-        cosine = mpmath.cos(mpmath.mpf(theta))
-
-        def integrand(r):
-            return r ** (m - 1) * mpmath.e ** (-epsilon * mpmath.sqrt(r * r - 2 * r * cosine + 1))
-
-        peak = max(np.linspace(0.001, 3 + 2 * m / epsilon, 4000), key=lambda r: float(mpmath.log(integrand(r))))
-        width = 8 / math.sqrt(epsilon * (1 + epsilon / m))
-        corner = {max(0.0, float(cosine) + side * 10.0**-k) for k in range(1, 7) for side in (-1, 0, 1)}
-        cuts = sorted(
-            {0.0, *corner, *(max(0.0, peak + k * width / 4) for k in range(-16, 17)), peak + 40 * (1 + m / epsilon)}
-        )
-        uniform = mpmath.gamma(m) / mpmath.mpf(epsilon) ** m  # the same integral of a density without an input
-        exact = float(mpmath.log(mpmath.quad(integrand, cuts) / uniform))
-    assert float(log_radial_ratio(m, epsilon, np.array([theta]))[0]) == pytest.approx(exact, abs=1e-10)
-
-
 def test_the_normalized_density_falls_with_the_angle_and_its_loss_is_within_the_raw_ones():
     theta = np.linspace(0, math.pi, 2001)
     for m, epsilon in ((2, 0.5), (16, 4.0), (768, 10.0), (3, 1000.0)):
@@ -243,7 +93,7 @@ def test_the_normalized_density_falls_with_the_angle_and_its_loss_is_within_the_
             assert normal.delta_optimistic(e) <= raw.delta(e) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("m", "epsilon", "distance"), [(2, 2.0, 2.0), (2, 5.0, 0.6), (3, 3.0, 1.0)])
+@pytest.mark.parametrize(("m", "epsilon", "distance"), [(2, 5.0, 0.6), (3, 3.0, 1.0)])
 def test_raw_laplace_is_a_sum_over_space(m, epsilon, distance):
     """Cartesian: midpoint sums over the half plane (along x' - x, radius across it), error below 1e-4."""
     reach = 14 / epsilon
@@ -260,26 +110,6 @@ def test_raw_laplace_is_a_sum_over_space(m, epsilon, distance):
         summed = float((p * np.maximum(-np.expm1(np.minimum(e - loss, 0)), 0)).sum())
         assert cells.delta_optimistic(e) - 1e-4 <= summed <= cells.delta(e) + 1e-4
         assert cells.delta(e) == pytest.approx(cells.delta_optimistic(e), rel=2e-3)
-
-
-def test_raw_laplace_total_variation_is_mpmaths():
-    """δ(0) is the mass on x's side of the middle plane, an incomplete marginal: mpmath's integral over r."""
-    for m, d in ((2, 1.0), (7, 6.0)):
-        with mpmath.workdps(15):
-            half, a = mpmath.mpf(d) / 2, mpmath.mpf(m - 1) / 2
-
-            def beyond(r, half=half, a=a, m=m):  # Pr[r·cos ψ > d/2]
-                tail = mpmath.betainc(a, a, 0, (1 - half / r) / 2, regularized=True)
-                return tail * r ** (m - 1) * mpmath.e ** (-r) / mpmath.gamma(m)
-
-            cuts = [half, half + 1, half + 3, half + 8, m + 20, m + 60, m + 150]
-            exact = 1 - 2 * float(mpmath.quad(beyond, sorted(cuts)))
-        cells = laplace_loss(m, 1.0, d)
-        assert cells.delta_optimistic(0.0) * (1 - 1e-8) <= exact <= cells.delta(0.0) * (1 + 1e-8)
-        assert cells.delta(0.0) == pytest.approx(exact, rel=1e-4)
-
-
-# --- Gaussian, randomized response, categorical
 
 
 def test_gaussian_is_balle_and_wangs_profile():
@@ -341,27 +171,6 @@ def test_a_profile_becomes_a_loss_that_passes_through_its_points():
         assert cells.delta(e) == pytest.approx(exact.delta(e), rel=1e-6, abs=1e-15)
     for e in (0.01, 1.333, 7.777):
         assert exact.delta(e) * (1 - 1e-9) <= cells.delta(e) <= exact.delta(e) * 1.02
-
-
-# --- the worst pair
-
-
-def test_no_pair_is_worse_than_the_antipodal_one():
-    """T1, on the sphere itself: hockey sticks of random pairs by Monte Carlo over uniform outputs, one sample for
-    all pairs; and the convex order of U - cV under countermonotone coupling, which holds draw by draw when sorted."""
-    rng = np.random.default_rng(5)
-    for m, kappa in ((3, 2.0), (8, 4.0)):
-        y = rng.normal(size=(40_000, m))
-        y /= np.linalg.norm(y, axis=1, keepdims=True)
-        x = np.eye(m)[0]
-        u = np.exp(-kappa * np.arccos(np.clip(y @ x, -1, 1)))
-        for angle in (0.5, 1.5, 2.5):
-            _, other = pair_at(m, angle)
-            v = np.exp(-kappa * np.arccos(np.clip(y @ other, -1, 1)))
-            for c in (0.5, 1.0, 3.0):
-                coupled, counter = np.sort(u - c * v), np.sort(np.sort(u) - c * np.sort(v)[::-1])
-                for knot in np.quantile(counter, [0.05, 0.5, 0.95]):
-                    assert np.maximum(coupled - knot, 0).sum() <= np.maximum(counter - knot, 0).sum() + 1e-9
 
 
 @pytest.mark.filterwarnings("error")
@@ -438,7 +247,7 @@ def log_ratio(m: int, epsilon: float, theta: object) -> object:
 
 @pytest.mark.parametrize(
     ("m", "epsilon"),
-    [(2, 1e-9), (3, SERIES_EPSILON), (2, 1.01 * SERIES_EPSILON), (3, 1e-5), (16, 1e-3), (3, 0.1), (16, 10.0)],
+    [(3, SERIES_EPSILON), (2, 1.01 * SERIES_EPSILON), (16, 1e-3), (16, 10.0)],
 )
 def test_the_density_of_the_normalized_laplace_to_its_stated_error(m: int, epsilon: float) -> None:
     angles = [1e-3, 0.8, 2.5]
@@ -448,7 +257,7 @@ def test_the_density_of_the_normalized_laplace_to_its_stated_error(m: int, epsil
             assert abs(value - log_ratio(m, epsilon, mp.mpf(angle))) <= error
 
 
-@pytest.mark.parametrize("m", [2, 3, 64, 1024])
+@pytest.mark.parametrize("m", [2, 1024])
 def test_the_density_of_the_normalized_laplace_at_the_poles(m: int) -> None:
     """Opposite to its input it is e^-ε times the uniform one; at its input, incomplete gamma functions."""
     for epsilon in (1e-12, SERIES_EPSILON, 1.01 * SERIES_EPSILON, 1e-4, 0.3, 10.0, 1000.0):
@@ -496,7 +305,7 @@ def on_the_sphere(m: int, log_f: Callable[[object], object], parts: int = 2) -> 
     return exact
 
 
-@pytest.mark.parametrize("kappa", [LEAST_EPSILON, 1e-15, 1e-12, 1e-9, 1e-4])
+@pytest.mark.parametrize("kappa", [LEAST_EPSILON, 1e-4])
 @pytest.mark.parametrize("m", [2, 16])
 def test_purkayastha(m: int, kappa: float) -> None:
     cells = Purkayastha(m, kappa).privacy_loss()
@@ -506,7 +315,7 @@ def test_purkayastha(m: int, kappa: float) -> None:
         assert cells.epsilon(0.0) == pytest.approx(kappa * math.pi, rel=1e-15)
 
 
-@pytest.mark.parametrize("epsilon", [1e-8, 1.01 * SERIES_EPSILON, 1e-4])
+@pytest.mark.parametrize("epsilon", [1.01 * SERIES_EPSILON, 1e-4])
 def test_the_normalized_laplace(epsilon: float) -> None:
     m = 3
     with mp.workdps(20):
@@ -535,8 +344,7 @@ def tilted(m: int, epsilon: float, place: float) -> float:
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("epsilon", [LEAST_EPSILON, 1e-15, 1e-12, 1e-9, 1e-7, 1e-5])
-@pytest.mark.parametrize("m", [2, 16])
+@pytest.mark.parametrize(("m", "epsilon"), [(2, 1e-9), (16, LEAST_EPSILON)])
 def test_planar_laplace_as_epsilon_vanishes(m: int, epsilon: float, normalize: bool) -> None:
     mechanism = PlanarLaplace(m, epsilon, normalize=normalize)
     cells = mechanism.privacy_loss()
@@ -577,7 +385,7 @@ def test_randomized_response_and_privunit() -> None:
                 assert cells.delta(0.0) * (1 + 1e-9) >= truth and cells.epsilon(0.0) == epsilon
 
 
-@pytest.mark.parametrize(("noise", "rate"), [(1.0, 1e-6), (1e3, 1e-6), (1e8, 1e-6), (1e8, 1.0), (30.0, 0.01)])
+@pytest.mark.parametrize(("noise", "rate"), [(1.0, 1e-6), (1e8, 1.0), (30.0, 0.01)])
 def test_a_sampled_gaussian_sum(noise: float, rate: float) -> None:
     with mp.workdps(40):
         s, q = mp.mpf(noise), mp.mpf(rate)
@@ -617,7 +425,7 @@ def irwin_hall_gain(n: int, place: object) -> object:
     return 2 * total / mp.factorial(n + 1)
 
 
-@pytest.mark.parametrize("users", [2, 3, 10])
+@pytest.mark.parametrize("users", [3])
 def test_shuffled_at_the_least_epsilon(users: int) -> None:
     """The others hold the target's input: as ε vanishes a loss is 2ε·U, U uniform on [-1, 1] for m = 3, and δ(2εa) is
     2ε·E(ΣU - n·a)₊/n. Every bound is above what that asks for, to the order of ε; at 1e-6 it is hardly above."""

@@ -83,19 +83,10 @@ def asked(*channels: str, tokens: int = 5, **changes: Any) -> Request:
 
 
 ALL = (
-    ("embedding",),
     ("wide",),
-    ("float",),
-    ("label",),
-    ("text",),
     ("embedding", "label"),
-    ("wide", "label"),
-    ("float", "label"),
-    ("text", "label"),
-    ("text", "embedding"),
     ("text", "float"),
     ("text", "embedding", "label"),
-    ("text", "float", "label"),
 )
 
 
@@ -125,7 +116,7 @@ def same(releases: tuple[Release, ...], expected: tuple[Release, ...], rows: Any
 
 
 @pytest.mark.parametrize("channels", ALL, ids="+".join)
-@pytest.mark.parametrize("n", [0, 1, N])
+@pytest.mark.parametrize("n", [0, N])
 def test_what_is_sealed_opens(channels: tuple[str, ...], n: int) -> None:
     wanted = asked(*channels)
     reply = reply_to(wanted, n)
@@ -168,9 +159,6 @@ def test_every_row_is_as_long_as_every_other(wanted: Request, plain: int) -> Non
         assert seal(reply_to(wanted, seed=seed), wanted, PUBLIC).rows.shape == (N, plain + 48)
 
 
-# -- HPKE by hand, from RFC 9180 ------------------------------------------------------------------------------------
-
-
 def extract(salt: bytes, label: bytes, value: bytes, suite: bytes) -> bytes:
     return hmac.digest(salt or bytes(32), b"HPKE-v1" + suite + label + value, "sha256")
 
@@ -192,21 +180,6 @@ def key_and_nonce(secret_of: bytes, public_of: bytes, enc: bytes, recipient: byt
     return shared, expand(secret, b"key", context, 16, suite), expand(secret, b"base_nonce", context, 12, suite)
 
 
-def test_the_derivation_of_these_tests_is_the_published_one() -> None:
-    """RFC 9180, A.1.1: base setup, and the first encryption, from both sides."""
-    ephemeral = bytes.fromhex("52c4a758a802cd8b936eceea314432798d5baf2d7e9235dc084ab1b9cfa2f736")
-    enc = bytes.fromhex("37fda3567bdbd628e88668c3c8d7e97d1d1253b6d4ea6d44c150f741f1bf4431")
-    private = bytes.fromhex("4612c550263fc8ad58375df3f557aac531d26850903e55a9f23f21d8534e8ac8")
-    public = bytes.fromhex("3948cfe0ad1ddb695d780e59077195da6c56506b027329794ab02bca80815c4d")
-    about = bytes.fromhex("4f6465206f6e2061204772656369616e2055726e")
-    sealed = bytes.fromhex("f938558b5d72f1a23810b4be2ab4f84331acc02fc97babc53a52ae8218a355a96d8770ac83d07bea87e13c512a")
-    for mine, theirs in ((ephemeral, public), (private, enc)):
-        shared, key, nonce = key_and_nonce(mine, theirs, enc, public, about)
-        assert shared.hex() == "fe0e18c9f024ce43799ae393c7e8fe8fce9d218875e8227b0187c04e7d2ea1fc"
-        assert key.hex() == "4531685d41d65f03dc48f6b8302c05b0" and nonce.hex() == "56d890e5accaaf011cff4b7d"
-        assert AESGCM(key).decrypt(nonce, sealed, b"Count-0") == b"Beauty is truth, truth beauty"
-
-
 @pytest.mark.parametrize("channels", ALL, ids="+".join)
 def test_the_derivation_by_hand_opens_what_was_sealed(channels: tuple[str, ...]) -> None:
     """And finds the numbers in the order of the channels, little-endian, and zeros behind them."""
@@ -222,18 +195,6 @@ def test_the_derivation_by_hand_opens_what_was_sealed(channels: tuple[str, ...])
         assert plain == expected.ljust(row_bytes(wanted), b"\0")
 
 
-def test_what_is_sealed_by_hand_opens() -> None:
-    wanted = asked("label")
-    own, enc = generate_keys()
-    _, key, nonce = key_and_nonce(own, PUBLIC, enc, PUBLIC, hpke_info(wanted))
-    row = enc + AESGCM(key).encrypt(nonce, b"\2\0" + bytes(62), b"")
-    (release,), opened = unseal(np.frombuffer(row, np.uint8).reshape(1, -1), wanted, PRIVATE)
-    assert opened.all() and release.payload["y"].tolist() == [2]
-
-
-# -- what does not open ---------------------------------------------------------------------------------------------
-
-
 def others() -> dict[str, Request]:
     base = with_prior()
     m1 = base.projection.m1
@@ -242,9 +203,7 @@ def others() -> dict[str, Request]:
         "stage": with_prior(stage="next"),
         "split": with_prior(split="test"),
         "m1": with_prior(m1=m1 * 2),
-        "epsilon": with_prior(embedding={"mechanism": "purkayastha", "epsilon": 9.0}),
         "one channel less": request(label=None),
-        "encoder": with_prior(encoder="cd" * 32),
         "label": request(),
     }
 
@@ -310,7 +269,7 @@ def test_zeros_that_are_none() -> None:
     assert opened.tolist() == [True, False, False, True] and release.payload["y"].tolist() == [0, 257]
 
 
-@pytest.mark.parametrize("key", [b"", b"x" * 31, b"x" * 33, bytes(32), b"\1" + bytes(31), "x" * 32, None])
+@pytest.mark.parametrize("key", [b"x" * 31, bytes(32), b"\1" + bytes(31), "x" * 32, None])
 def test_keys_that_are_none(key: Any) -> None:
     """With the points of low order, at which everybody shares a secret with everybody."""
     with pytest.raises(ValueError, match="public key"):
@@ -333,26 +292,6 @@ def test_a_reply_to_another_request_is_not_sealed() -> None:
             seal(reply_to(other), wanted, PUBLIC)
 
 
-def test_two_seals_of_one_reply_have_nothing_in_common() -> None:
-    """No eight bytes anywhere; nor have two rows that say the same."""
-    wanted = asked("embedding", "label")
-    reply = reply_to(wanted).take(np.array([True] + [False] * (N - 1)))
-    twins = Reply(
-        np.arange(2),
-        np.zeros(2, np.int64),
-        tuple(
-            Release(
-                {k: np.repeat(v, 2, axis=0) for k, v in r.payload.items()}, r.channel, r.stage, r.guarantee, r.digest
-            )
-            for r in reply.releases
-        ),
-    )
-    rows = [row.tobytes() for _ in range(20) for row in seal(twins, wanted, PUBLIC).rows]
-    windows = Counter(row[i : i + 8] for row in rows for i in range(len(row) - 7))
-    assert set(windows.values()) == {1}
-    assert unseal(np.frombuffer(b"".join(rows), np.uint8).reshape(40, -1), wanted, PRIVATE)[1].all()
-
-
 INTS, ROWS = np.zeros(2, np.int64), np.zeros((2, 3), np.uint8)
 
 
@@ -362,19 +301,14 @@ INTS, ROWS = np.zeros(2, np.int64), np.zeros((2, 3), np.uint8)
         (np.zeros(2), INTS, ROWS),
         (INTS, [0, 0], ROWS),
         (INTS, INTS, ROWS[:1]),
-        (INTS, INTS, b"ab"),
         (INTS, INTS, ROWS * 1.0),
         (INTS, INTS, ROWS[0]),
-        (INTS[:, None], INTS, ROWS),
         (INTS, INTS[:1], ROWS),
     ],
 )
 def test_a_sealed_reply_has_one_form(users: Any, records: Any, rows: Any) -> None:
     with pytest.raises(ValueError, match="sealed"):
         Sealed(users, records, rows)
-
-
-# -- a client that seals --------------------------------------------------------------------------------------------
 
 
 def test_a_device_with_a_key_answers_sealed(tmp_path: Path) -> None:
@@ -399,7 +333,7 @@ def test_a_device_with_a_key_answers_sealed(tmp_path: Path) -> None:
     assert same(clear.releases, (z, y))
 
 
-@pytest.mark.parametrize("key", ["", "AB" * 32, "ab" * 31, "00" * 32, 7, [], True, "ab" * 32 + "\n", "../key"])
+@pytest.mark.parametrize("key", ["AB" * 32, "ab" * 31, "00" * 32, 7])
 def test_a_key_of_a_device_that_is_none(tmp_path: Path, key: Any) -> None:
     write_node(tmp_path, policy=OPEN)
     path = tmp_path / "node.json"
@@ -416,9 +350,6 @@ def test_a_simulation_does_not_seal(tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"seal": PUBLIC.hex()}))
     with pytest.raises(ValueError, match="unknown key 'seal'"):
         load_node(tmp_path)
-
-
-# -- hostile ones ---------------------------------------------------------------------------------------------------
 
 
 def check_sealed(n: int, seed: int) -> Counter[str]:
@@ -447,8 +378,8 @@ def check_sealed(n: int, seed: int) -> Counter[str]:
 
 
 def test_hostile_sealed_replies() -> None:
-    outcomes = check_sealed(1500, seed=1)
-    assert set(outcomes) == {"unreadable", "opened", "dropped"} and min(outcomes.values()) > 100
+    outcomes = check_sealed(600, seed=1)
+    assert set(outcomes) == {"unreadable", "opened", "dropped"} and min(outcomes.values()) > 40
 
 
 def test_sealed_replies_of_100_mb_within_bounded_memory() -> None:

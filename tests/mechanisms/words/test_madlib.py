@@ -13,11 +13,9 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from scipy import stats
 from scipy.linalg import sqrtm
 from scipy.special import gammainc, logsumexp
 
-from mechanisms.guarantee import EXPOSURES
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words import madlib, nearest
 from mechanisms.words.madlib import Madlib
@@ -83,9 +81,6 @@ def nearest_rule(distances):
     return distances.argmin(axis=-1)
 
 
-# --- neighbours
-
-
 def test_the_nearest_word_is_exact_whatever_the_company_and_the_memory(monkeypatch):
     words = tagged(300, 7)
     words = replace(words, vectors=np.vstack([words.vectors[:-1], words.vectors[5:6]]))  # 5 and 299 at one place
@@ -112,7 +107,7 @@ def test_near_ties_that_single_precision_gets_wrong_are_decided_exactly():
     np.testing.assert_array_equal(nearest.nearest(points, words), exact)
 
 
-@pytest.mark.parametrize("k", [1, 2, 5, 20, 10_000])
+@pytest.mark.parametrize("k", [1, 5, 10_000])
 def test_the_first_of_the_tag_among_k_is_that_of_sorting(k):
     words = replace(tagged(120, 5), tags=np.repeat([0, 1, 4], [100, 19, 1]).astype(np.int8))
     points = np.random.default_rng(5).normal(size=(900, 5)) * 2
@@ -124,10 +119,7 @@ def test_the_first_of_the_tag_among_k_is_that_of_sorting(k):
         nearest.nearest_alike(points, own, k, replace(words, tags=None))
 
 
-# --- MADLIB
-
-
-@pytest.mark.parametrize("epsilon", [0.5, 2.0, 6.0])
+@pytest.mark.parametrize("epsilon", [2.0])
 def test_draws_in_the_plane_fit_the_masses_of_the_cells(epsilon):
     for word in (0, 3, PLANE.unknown):
         outputs = draws(Madlib(epsilon, PLANE), word)
@@ -137,19 +129,7 @@ def test_draws_in_the_plane_fit_the_masses_of_the_cells(epsilon):
             assert fits_masses(outputs, masses) == right, (word, factor)
 
 
-def test_on_a_line_in_many_dimensions_the_halves_are_those_of_the_noise():
-    """Two words 2a apart in R^m: the farther one has mass Pr[r·cos > a], cos² ~ Beta(1/2, (m - 1)/2)."""
-    m, a, epsilon = 30, 1.0, 12.0
-    vectors = np.zeros((2, m), np.float32)
-    vectors[1, 4] = 2 * a
-    words = Vocabulary(("a", "b"), vectors)
-    cosine = np.sqrt(stats.beta.ppf((np.arange(20_000) + 0.5) / 20_000, 0.5, (m - 1) / 2))
-    for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):
-        other = 0.5 * float(np.mean(1 - gammainc(m, epsilon * factor * a / cosine)))
-        assert fits_masses(draws(Madlib(epsilon, words), 0), np.array([1 - other, other])) == right
-
-
-@pytest.mark.parametrize("epsilon", [0.5, 2.0, 6.0])
+@pytest.mark.parametrize("epsilon", [2.0])
 def test_the_masses_obey_the_metric_guarantee_and_come_near_it(epsilon):
     mechanism = Madlib(epsilon, PLANE)
     assert mechanism.guarantee.exposes == () and math.isfinite(mechanism.guarantee.worst_case())
@@ -170,21 +150,12 @@ def test_the_masses_obey_the_metric_guarantee_and_come_near_it(epsilon):
     assert closest > 0.5
 
 
-def test_the_loss_at_a_small_delta_is_far_below_the_worst_case():
-    words = tagged(50, 100)
-    mechanism = Madlib(1.0, words)
-    assert mechanism.privacy_loss().epsilon(1e-6) < 0.6 * mechanism.guarantee.worst_case()
-
-
-# --- the published guidance
-
-
 def paper_masses(words, word, epsilon, k):
     own = -1 if word == words.unknown else words.tags[word]
     return plane_masses(words, word, epsilon, lambda d: first_alike(d, own, words, k))
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 7])
+@pytest.mark.parametrize("k", [1, 3])
 def test_guided_draws_in_the_plane_fit_the_published_rule(k):
     for word in (0, 3, 6, PLANE.unknown):
         outputs = draws(MadlibSyntax(2.0, PLANE, k=k, mode="paper"), word)
@@ -198,7 +169,7 @@ def test_guided_draws_in_the_plane_fit_the_published_rule(k):
         )
 
 
-@pytest.mark.parametrize("k", [2, 3, 7])
+@pytest.mark.parametrize("k", [3, 7])
 def test_the_published_claim_holds_inside_a_tag_and_breaks_across_tags(k):
     """Exact in the radius and summed over directions: no sampling. The published claim is a ratio of at most 1.
 
@@ -225,9 +196,6 @@ def test_the_published_claim_holds_inside_a_tag_and_breaks_across_tags(k):
         assert not masses[PLANE.tags == 0][:, PLANE.tags != 0].any()
 
 
-# --- the repaired guidance
-
-
 def formula(mechanism, x):
     """Log probabilities from the definition, in another way than the mechanism's: (n, V)."""
     words = mechanism.vocabulary
@@ -239,7 +207,7 @@ def formula(mechanism, x):
     return weights - logsumexp(weights, axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize(("epsilon", "penalty"), [(1.0, 0.0), (1.0, 2.0), (8.0, 0.5), (8.0, 100.0)])
+@pytest.mark.parametrize(("epsilon", "penalty"), [(1.0, 0.0), (8.0, 0.5)])
 def test_repaired_guidance_obeys_its_guarantee_over_all_pairs_of_200_words(epsilon, penalty):
     words = tagged(200, 20, seed=7)
     mechanism = MadlibSyntax(epsilon, words, penalty=penalty)
@@ -262,7 +230,7 @@ def test_repaired_guidance_obeys_its_guarantee_over_all_pairs_of_200_words(epsil
         np.testing.assert_allclose(table, SanText(epsilon, words).log_probs(everything), atol=1e-12)
 
 
-@pytest.mark.parametrize("penalty", [0.5, 3.0])
+@pytest.mark.parametrize("penalty", [0.5])
 def test_repaired_draws_fit_their_probabilities(penalty):
     words = tagged(60, 8, seed=9)
     for word in (0, 17, words.unknown):
@@ -294,18 +262,6 @@ def test_nearly_equal_vectors_of_two_tags_pay_the_penalty_once(epsilon, penalty)
         assert fits(draws(mechanism, word, 60_000), formula(mechanism, np.array([word]))[0]), word
 
 
-def test_a_larger_penalty_keeps_more_parts_of_speech():
-    words = tagged(200, 20, seed=7)
-    alike = words.tags[:, None] == words.tags[None]
-    kept = [
-        (np.exp(MadlibSyntax(2.0, words, penalty=p).log_probs(np.arange(200))) * alike).sum() / 200 for p in (0, 1, 4)
-    ]
-    assert kept[0] < kept[1] < kept[2] and kept[2] > 0.9
-
-
-# --- all of them
-
-
 WIDE = tagged(300, 20, seed=11)
 ALL = [Madlib(2.0, WIDE), MadlibSyntax(2.0, WIDE, k=5, mode="paper"), MadlibSyntax(1.0, WIDE, penalty=2.0)]
 
@@ -328,20 +284,6 @@ def test_draws_are_the_same_bits_alone_in_company_and_in_any_memory(mechanism, m
     for tokens in (1, 100, 500):
         monkeypatch.setattr(madlib, "_TOKENS", tokens)
         np.testing.assert_array_equal(mechanism.sample(x, rng=streams(80)), whole)
-
-
-@pytest.mark.parametrize("mechanism", ALL, ids=["madlib", "paper", "repaired"])
-def test_texts_without_a_token_and_no_texts_are_fine(mechanism):
-    assert (mechanism.sample(np.full((3, 2), NOTHING), rng=streams(3)) == NOTHING).all()
-    assert mechanism.sample(np.zeros((0, 4), np.int64), rng=streams(0)).shape == (0, 4)
-    assert mechanism.sample(np.zeros((4, 0), np.int64), rng=streams(4)).shape == (4, 0)
-    assert mechanism.guarantee.numeric_delta < 1e-9
-    assert set(mechanism.guarantee.exposes) <= set(EXPOSURES)
-
-
-def test_paper_mode_has_no_closed_probabilities():
-    with pytest.raises(NotImplementedError):
-        ALL[1].log_probs(np.arange(3))
 
 
 EPSILON, LAM = 6.0, 0.9
@@ -391,12 +333,7 @@ def law(x, epsilon, lam, every=1):
     return np.bincount(words[:, 0], mass, 200)
 
 
-def test_the_sums_are_those_of_a_law():
-    for lam in (0.0, LAM):
-        assert abs(law(3, EPSILON, lam).sum() - 1) < 1e-3
-
-
-@pytest.mark.parametrize("x", [0, 77, 200])
+@pytest.mark.parametrize("x", [77, 200])
 def test_draws_fit_the_law(x):
     n = 30_000
     draws = Mahalanobis(EPSILON, plane(), LAM).sample(np.full(n, x), rng=streams(n))
@@ -407,7 +344,7 @@ def test_draws_fit_the_law(x):
     assert not fits_masses(draws, other)
 
 
-@pytest.mark.parametrize("lam", [LAM, 0.0])
+@pytest.mark.parametrize("lam", [LAM])
 def test_all_pairs_keep_the_metric_guarantee(lam):
     """All inputs on one (coarser) grid, so that sums of their masses keep what the densities keep: to the last bits."""
     table = np.array([law(x, EPSILON, lam, every=4) for x in range(201)])
@@ -419,7 +356,7 @@ def test_all_pairs_keep_the_metric_guarantee(lam):
     assert mechanism.guarantee.exposes == () and mechanism.guarantee.epsilon == EPSILON
 
 
-@pytest.mark.parametrize("lam", [0.0, 0.3, 0.99])
+@pytest.mark.parametrize("lam", [0.0, 0.99])
 @pytest.mark.parametrize("make", [plane, vocabulary], ids=["plane", "16 dimensions"])
 def test_distances_are_the_mahalanobis_ones_from_above(lam, make):
     words = make()
@@ -436,13 +373,3 @@ def test_distances_are_the_mahalanobis_ones_from_above(lam, make):
     assert exact.max() <= mechanism.guarantee.diameter <= exact.max() * (1 + 1e-6)
     assert mechanism.guarantee.numeric_epsilon < 1e-9
     np.testing.assert_allclose(mechanism.root @ mechanism.root.T @ inverse, np.eye(width), rtol=0, atol=1e-9)
-
-
-def test_without_covariance_it_is_madlib():
-    words, n = vocabulary(), 3000
-    x = np.arange(n) % 201
-    plain = Madlib(4.0, words).sample(x, rng=streams(n))
-    np.testing.assert_array_equal((Mahalanobis(4.0, words, 0.0).sample(x, rng=streams(n)) == plain).mean(), 1.0)
-    assert Mahalanobis(4.0, words, 0.0).guarantee.worst_case() == pytest.approx(
-        Madlib(4.0, words).guarantee.worst_case(), rel=1e-6
-    )

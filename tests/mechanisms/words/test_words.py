@@ -24,8 +24,6 @@ from mechanisms.words.text import TextMechanism
 from tests.support.words import (
     ALL,
     APART,
-    EPSILONS,
-    STOPS,
     WORDS,
     fits,
     largest_ratio,
@@ -34,11 +32,8 @@ from tests.support.words import (
     vocabulary,
 )
 
-# --- SanText
-# ----------------------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("epsilon", [0.5, 1000.0])
 def test_santext_keeps_its_metric_guarantee_on_all_pairs(epsilon):
     mechanism = SanText(epsilon, WORDS)
     table = mechanism.log_probs(ALL)
@@ -51,7 +46,7 @@ def test_santext_keeps_its_metric_guarantee_on_all_pairs(epsilon):
         assert (ratio / (epsilon * APART + 1e-9)).max() > 0.5
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 3.0, 40.0])
+@pytest.mark.parametrize("epsilon", [3.0])
 def test_santext_probabilities_by_another_derivation(epsilon):
     """The quotient of Yue et al., equation 1, in 30 digits, one sum at a time."""
     table = SanText(epsilon, WORDS).log_probs(np.array([0, 17, 200]))
@@ -86,12 +81,7 @@ def test_distances_are_within_their_stated_error(shift):
         assert np.all(found[every[:300:2], np.arange(150)] == 0)
 
 
-# --- SanText+
-# ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize("p", [0.3, 1.0])
+@pytest.mark.parametrize(("epsilon", "p"), [(0.0, 0.3), (3.0, 0.3), (3.0, 1.0)])
 def test_santext_plus_keeps_umldp_on_all_pairs(epsilon, p):
     mechanism = SanTextPlus(epsilon, WORDS, w=0.7, p=p)
     sensitive, protected = mechanism.sensitive, np.flatnonzero(mechanism.sensitive[:-1])
@@ -150,10 +140,6 @@ def test_santext_plus_draws_fit_their_probabilities(x):
         assert fits(draws, SanTextPlus(epsilon, WORDS, w=0.5, p=p).log_probs(np.array([x]))[0]) == right
 
 
-# --- CusText
-# ----------------------------------------------------------------------------------------------------
-
-
 def greedy(words, k, similarity):
     """Chen et al., Algorithm 1, word by word: the group of each word as a set, and of each its scores."""
     vectors = [[float(v) for v in row] for row in words.points]
@@ -173,8 +159,7 @@ def greedy(words, k, similarity):
     return groups, near
 
 
-@pytest.mark.parametrize("similarity", ["euclidean", "cosine"])
-@pytest.mark.parametrize("k", [2, 7, 20, 250])
+@pytest.mark.parametrize(("similarity", "k"), [("euclidean", 7), ("cosine", 20), ("euclidean", 250)])
 def test_the_mapping_and_its_scores_by_another_derivation(k, similarity):
     groups, near = greedy(WORDS, k, similarity)
     made = mapping(WORDS, k, similarity)
@@ -191,9 +176,9 @@ def test_the_mapping_and_its_scores_by_another_derivation(k, similarity):
         np.testing.assert_allclose(np.exp(table[x]), np.exp(expected), rtol=0, atol=1e-6)  # arccos-like loss at 1
 
 
-@pytest.mark.parametrize("similarity", ["euclidean", "cosine"])
-@pytest.mark.parametrize("k", [2, 7, 20, 250])
-@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize(
+    ("epsilon", "k", "similarity"), [(3.0, 7, "cosine"), (1000.0, 20, "euclidean"), (0.5, 250, "cosine")]
+)
 def test_custext_keeps_its_guarantee_inside_groups_and_has_none_across(epsilon, k, similarity):
     mechanism = CusText(epsilon, WORDS, k, similarity)
     table, group = mechanism.log_probs(ALL), mechanism.mapping.group
@@ -218,26 +203,6 @@ def test_the_unknown_word_has_the_group_whose_centre_is_nearest():
     assert made.group[-1] == np.argmin(np.linalg.norm(centres - WORDS.points[-1], axis=1))
 
 
-def test_words_of_length_nothing_have_a_cosine_of_nothing():
-    words = Vocabulary(tuple("abcd"), np.array([[0, 0], [1, 0], [0, 1], [-1, 0]], np.float32))
-    table = CusText(2.0, words, 4, "cosine").log_probs(np.arange(5))
-    assert sums_to_one(table) and np.isfinite(table).all()
-    np.testing.assert_allclose(table[0], -math.log(4))  # all as near: all alike
-
-
-def test_custext_plus_keeps_stop_words_and_says_so():
-    mechanism = CusTextPlus(2.0, WORDS, 20)
-    table, plain = mechanism.log_probs(ALL), CusText(2.0, WORDS, 20).log_probs(ALL)
-    stop = WORDS.kinds["stop_words"]
-    assert stop.sum() == len(STOPS) and sums_to_one(table)
-    np.testing.assert_array_equal(table[~stop], plain[~stop])
-    np.testing.assert_array_equal(np.argmax(table[stop], axis=1), np.flatnonzero(stop))
-    assert np.isinf(largest_ratio(table)[stop][~np.eye(201, dtype=bool)[stop]]).all()  # to any other word
-    assert mechanism.guarantee.exposes == ("stop-words", "group")
-    x = np.flatnonzero(stop)
-    np.testing.assert_array_equal(mechanism.sample(x, rng=streams(len(x))), x)
-
-
 @pytest.mark.parametrize("kind", [CusText, CusTextPlus])
 @pytest.mark.parametrize("x", [60, 200])
 def test_custext_draws_fit_their_probabilities(kind, x):
@@ -245,10 +210,11 @@ def test_custext_draws_fit_their_probabilities(kind, x):
     draws = kind(3.0, WORDS, 20).sample(np.full(n, x), rng=streams(n))
     for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):
         assert fits(draws, kind(3.0 * factor, WORDS, 20).log_probs(np.array([x]))[0]) == right
+    plus, stop = CusTextPlus(2.0, WORDS, 20), np.flatnonzero(WORDS.kinds["stop_words"])
+    np.testing.assert_array_equal(plus.sample(stop, rng=streams(len(stop))), stop)
+    np.testing.assert_array_equal(np.exp(plus.log_probs(stop)), np.eye(201)[stop, :200])
+    assert plus.guarantee.exposes == ("stop-words", "group")
 
-
-# --- all of them
-# ----------------------------------------------------------------------------------------------------
 
 LARGE = vocabulary(5000, 24, seed=4)
 
@@ -289,44 +255,11 @@ def test_a_text_alone_is_drawn_as_in_a_cohort_of_thousands(mechanism):
     assert len(pickle.dumps(mechanism)) < 2 * len(pickle.dumps(LARGE))  # no table travels with a mechanism
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 1.0, 1000.0])
-def test_two_words_are_a_vocabulary(epsilon):
-    words = Vocabulary(("yes", "no"), np.array([[0.0], [1.0]], np.float32), np.array([3, 1]))
-    x = np.array([0, 1, 2, NOTHING])
-    for mechanism in (
-        SanText(epsilon, words),
-        SanTextPlus(epsilon, words, w=0.5),
-        SanTextPlus(epsilon, words, w=1.0),
-        RandomSubstitution(words),
-        CusText(epsilon, words, 2),
-        CusTextPlus(epsilon, words, 2, "cosine"),
-        CusTextImportance(epsilon, epsilon, words),
-    ):
-        y = mechanism.sample(x, rng=streams(4), **read(mechanism, x.shape))
-        assert y[3] == NOTHING and y[:3].min() >= 0 and y.max() <= 1
-        if not mechanism.reads:
-            assert sums_to_one(mechanism.log_probs(x[:3]))
-            table = mechanism.log_probs(np.repeat(x[:3], 2))
-            picked = mechanism.log_prob(np.tile([0, 1], 3), np.repeat(x[:3], 2))
-            np.testing.assert_array_equal(picked, table[np.arange(6), np.tile([0, 1], 3)])
-
-
 def test_random_substitution_is_uniform_and_tells_nothing():
     n = 50_000
     mechanism = RandomSubstitution(WORDS)
     assert fits(mechanism.sample(np.arange(n) % 201, rng=streams(n)), np.full(200, -math.log(200)))
     assert mechanism.guarantee.worst_case() == 0 == largest_ratio(mechanism.log_probs(ALL)).max()
-
-
-@pytest.mark.parametrize("mechanism", mechanisms(WORDS)[:2], ids=lambda m: m.name)
-def test_probabilities_are_of_words(mechanism):
-    for wrong in (np.array([NOTHING]), np.array([[1]]), np.array([201])):
-        with pytest.raises(ValueError, match=mechanism.name.rstrip("+")):
-            mechanism.log_probs(wrong)
-
-
-# --- the diameter
-# --------------------------------------------------------------------------------------------------
 
 
 def spread(kind, n=1500, dim=12):
@@ -343,7 +276,7 @@ def spread(kind, n=1500, dim=12):
     return points.astype(np.float32)
 
 
-@pytest.mark.parametrize("kind", ["cloud", "sphere", "outlier", "far from zero", "one place"])
+@pytest.mark.parametrize("kind", ["cloud", "sphere", "far from zero", "one place"])
 def test_the_diameter_is_the_largest_of_all_distances_from_above(kind):
     points = spread(kind)
     exact = points.astype(np.longdouble)
@@ -352,19 +285,6 @@ def test_the_diameter_is_the_largest_of_all_distances_from_above(kind):
     assert largest <= found <= largest * (1 + 1e-9) + 1e-6
     words = Vocabulary(tuple(map(str, range(len(points)))), points)
     assert diameter(words) >= found * (1 - 1e-9)
-
-
-@pytest.mark.parametrize(("a", "b"), list(itertools.product((0.0, 1.0, 4.0, 9.0), repeat=2)))
-def test_two_parameters_in_one_group_differ_by_their_mean_at_most(a, b):
-    """All pairs of words of a group, the first drawn with a, the second with b."""
-    first, second = (CusText(e, WORDS, 20).log_probs(ALL) for e in (a, b))
-    group = mapping(WORDS, 20, "euclidean").group
-    for x in ALL:
-        members = np.flatnonzero(group == group[x])
-        possible = np.isfinite(first[x])
-        ratio = np.abs(first[x, possible] - second[members][:, possible])
-        assert ratio.max() <= (a + b) / 2 + 1e-9 <= max(a, b) + 1e-9
-        assert ratio[members == x].max() <= abs(a - b) / 2 + 1e-9
 
 
 SMALL = Vocabulary(tuple("abc"), np.array([[0.0], [1.0], [3.0]], np.float32))
@@ -383,8 +303,7 @@ def whole_texts(mechanism):
     return mechanism.log_prob(y, x, importance=importance).reshape(27, 27)
 
 
-@pytest.mark.parametrize("which", ["top", "bottom"])
-@pytest.mark.parametrize(("epsilon", "rest"), [(1.0, 6.0), (4.0, 0.5), (2.0, 2.0), (0.0, 0.0)])
+@pytest.mark.parametrize(("epsilon", "rest", "which"), [(1.0, 6.0, "top"), (4.0, 0.5, "bottom"), (2.0, 2.0, "top")])
 def test_the_repaired_choice_protects_sequences_and_only_them(epsilon, rest, which):
     """All pairs of texts of three words in one group, under an importance that reads the whole text."""
     mechanism = CusTextImportance(epsilon, rest, SMALL, share=0.4, which=which, k=3)
@@ -476,10 +395,7 @@ def test_which_tokens_are_chosen():
         CusTextImportance(1.0, 2.0, WORDS, strategy="bold")
 
 
-# --- TEM
-
-
-CASES = [(3.0, 2.0), (3.0, None), (0.5, 3.0), (1000.0, 1.0), (2.0, 0.0)]
+CASES = [(3.0, None), (0.5, 3.0), (1000.0, 1.0)]
 
 
 def published(epsilon, gamma, bottom):
@@ -525,12 +441,7 @@ def test_all_pairs_keep_the_truncated_metric_guarantee(epsilon, gamma):
         assert ratio.max() > 0.5 * mechanism.guarantee.worst_case()
 
 
-def test_the_weight_that_a_program_in_use_gives_to_the_rest_breaks_the_theorem():
-    wrong = largest_ratio(published(0.5, 3.0, lambda words, near: math.log(words / near)))
-    assert (wrong - 0.5 * APART).max() > 2
-
-
-@pytest.mark.parametrize(("epsilon", "beta"), [(3.0, 0.001), (0.7, 0.2), (20.0, 1e-9)])
+@pytest.mark.parametrize(("epsilon", "beta"), [(0.7, 0.2), (20.0, 1e-9)])
 def test_the_chosen_radius_is_left_with_probability_beta_at_most(epsilon, beta):
     mechanism = Tem(epsilon, WORDS, beta=beta)
     beyond = np.where(APART[:200, :200] > mechanism.radius, np.exp(mechanism.log_probs(np.arange(200))), 0).sum(axis=1)
@@ -541,7 +452,7 @@ def test_the_chosen_radius_is_left_with_probability_beta_at_most(epsilon, beta):
     assert beyond.max() > beta
 
 
-@pytest.mark.parametrize(("epsilon", "gamma", "x"), [(3.0, 2.0, 5), (2.0, 4.0, 200), (8.0, None, 100)])
+@pytest.mark.parametrize(("epsilon", "gamma", "x"), [(2.0, 4.0, 200), (8.0, None, 100)])
 def test_draws_fit_their_probabilities(epsilon, gamma, x):
     n = 40_000
     draws = Tem(epsilon, WORDS, gamma).sample(np.full(n, x), rng=streams(n))
