@@ -17,8 +17,7 @@ from mechanisms.channels import CHANNELS, Domain
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
 from mechanisms.privunit import PrivUnit
-from mechanisms.randomized_answer import RandomizedAnswer
-from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
+from mechanisms.randomized_response import RandomizedAnswer, RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus

@@ -53,6 +53,7 @@ class Gaussian:
 
     name: ClassVar[str] = "gaussian"
     channel: ClassVar[str] = "embedding"
+    grid: ClassVar[Quantizer] = SPACE
     needs_prior: ClassVar[bool] = False
     facts: ClassVar[Facts] = Facts(usual={"sigma": 1.0}, tried={"dim": DIMS, "sigma": (0.7,)})
 
@@ -84,11 +85,6 @@ class Gaussian:
         while gaussian_delta_bound(diameter / sigma, epsilon) > delta:  # so does its rounding
             sigma, step = sigma * (1 + step), 2 * step
         return cls(dim, sigma)
-
-    @property
-    def grid(self) -> Quantizer:
-        """Return the wire grid."""
-        return SPACE
 
     @property
     def guarantee(self) -> Guarantee:

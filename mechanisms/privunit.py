@@ -24,7 +24,7 @@ from mechanisms.decimals import symmetric_beta_quantile
 from mechanisms.facts import DIMS, Facts
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
-from mechanisms.losses.cap import cap_blanket, cap_loss
+from mechanisms.losses.categorical import randomized_response_loss, response_blanket
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.quantizer import SPHERE, Quantizer
@@ -64,6 +64,7 @@ class PrivUnit:
 
     name: ClassVar[str] = "privunit"
     channel: ClassVar[str] = "statistic"
+    grid: ClassVar[Quantizer] = SPHERE
     needs_prior: ClassVar[bool] = False
     facts: ClassVar[Facts] = Facts(
         tried={"dim": DIMS, "epsilon": (0.5, 10.0, MAX_EPSILON), "cap_probability": (None, 0.5)}
@@ -79,11 +80,6 @@ class PrivUnit:
         if value > most:
             raise ValueError(f"{self.name}: cap_probability must be at most e^ε/(1 + e^ε) = {most:.4g}, got {value:g}")
         object.__setattr__(self, "cap_probability", value)
-
-    @property
-    def grid(self) -> Quantizer:
-        """Return the wire grid."""
-        return SPHERE
 
     @property
     def guarantee(self) -> Guarantee:
@@ -102,6 +98,11 @@ class PrivUnit:
     def log_mass(self) -> float:
         """Return log c, of the cap's mass under the uniform law."""
         return _log_mass(self.epsilon, self._p)
+
+    @property
+    def _labels(self) -> float:
+        """Return 1/c, at least 2."""
+        return max(2.0, math.exp(-self.log_mass))
 
     @property
     def scale(self) -> float:
@@ -186,8 +187,8 @@ class PrivUnit:
         return total * (SPHERE.step / self.scale / len(codes))
 
     def blanket(self) -> BlanketCells:
-        """Return the blanket and the antipodal pair, in three cells: see mechanisms.losses.cap."""
-        return cap_blanket(self.epsilon, self.log_mass)
+        """Return the blanket and the antipodal pair, in three cells: see mechanisms.losses.categorical."""
+        return response_blanket(self.epsilon, self._labels)
 
     def log_prob(self, y: FloatArray, x: FloatArray) -> FloatArray:
         """Return the log density at y given x, rows (n, D) -> (n,), relative to the uniform law on the sphere."""
@@ -205,7 +206,7 @@ class PrivUnit:
         """Return the exact loss of two disjoint caps, which dominates all pairs; `distance` is 0, 1 or None."""
         if not checks.differs(self.name, distance):
             return no_loss()
-        return cap_loss(self.epsilon, self.log_mass)
+        return randomized_response_loss(self.epsilon, self._labels)
 
 
 #: Largest addition to a loss by the inverse beta function (relative, tests check it) and by masses.

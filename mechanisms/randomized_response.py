@@ -1,9 +1,9 @@
-"""Randomized response for labels: k-ary, and with a public prior."""
+"""Randomized response: k-ary for labels and for a model's answers, and with a public prior for labels."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +14,7 @@ from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.facts import EPSILONS, Facts
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
-from mechanisms.losses.categorical import pure_loss, randomized_response_loss
+from mechanisms.losses.categorical import prior_blanket, pure_loss, randomized_response_loss, response_blanket
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import Points
@@ -66,10 +66,8 @@ class RandomizedResponse(_OfLabels):
         return categorical.sample(weights, points)
 
     def blanket(self) -> BlanketCells:
-        """Return the blanket and any two different labels, in cells: see mechanisms.losses.response_blanket."""
-        from mechanisms.losses import response_blanket
-
-        return response_blanket.randomized_response(self.epsilon, self.classes)
+        """Return the blanket and any two different labels, in cells: see mechanisms.losses.categorical."""
+        return response_blanket(self.epsilon, self.classes)
 
     def log_prob(self, y: IntArray, x: IntArray) -> FloatArray:
         """Return the log probability of y given x, (n,) -> (n,)."""
@@ -81,6 +79,32 @@ class RandomizedResponse(_OfLabels):
         if checks.differs(self.name, distance):
             return randomized_response_loss(self.epsilon, self.classes)
         return no_loss()
+
+
+@dataclass(frozen=True)
+class RandomizedAnswer(RandomizedResponse):
+    """Release of a public model's class of a text with probability e^ε/(e^ε + K - 1), else another of K, uniformly.
+
+    It is ε-LDP for any two texts (Warner 1965). The class is a function of the text and of public parameters. So two
+    texts are distinguished as two labels are, or, if of one class, not at all. Unless some other class is beforehand
+    more than e^ε times as likely, the released class is the likeliest one: P(c | y) is proportional to
+    P(c)·e^(ε[c = y]). A reader takes it as it is.
+
+    Only the input differs from `RandomizedResponse`, so the name is the same: the channel of a catalogue's spec decides
+    which is meant. It is a class rather than a parameter. A parameter would change the digest of every label, and
+    records would be released, and charged, again.
+
+    Attributes:
+        epsilon: 0..1000.
+        classes: K, 2..10,000.
+    """
+
+    channel: ClassVar[str] = "answer"
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Return the theorem, of a sequence."""
+        return replace(super().guarantee, protects="sequence")
 
 
 @dataclass(frozen=True)
@@ -122,13 +146,11 @@ class RandomizedResponsePrior(_OfLabels):
         return pure_loss(self.epsilon) if checks.differs(self.name, distance) else no_loss()
 
     def blanket(self) -> BlanketCells:
-        """Return a pair above all, whatever the priors, in cells: see mechanisms.losses.response_blanket.
+        """Return a pair above all, whatever the priors, in cells: see mechanisms.losses.categorical.
 
         It is for the release together with the source of its prior: alone, users do not have one randomizer.
         """
-        from mechanisms.losses import response_blanket
-
-        return response_blanket.with_prior(self.epsilon, self.classes)
+        return prior_blanket(self.epsilon, self.classes)
 
     def kept(self, prior: FloatArray) -> BoolArray:
         """Return a mask of the labels that can come out, priors (n, K) -> (n, K).

@@ -80,17 +80,13 @@ class Purkayastha:
 
     name: ClassVar[str] = "purkayastha"
     channel: ClassVar[str] = "embedding"
+    grid: ClassVar[Quantizer] = SPHERE
     needs_prior: ClassVar[bool] = False
     facts: ClassVar[Facts] = Facts(tried={"dim": DIMS, "epsilon": EPSILONS})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 2, MAX_DIM))
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
-
-    @property
-    def grid(self) -> Quantizer:
-        """Return the wire grid."""
-        return SPHERE
 
     @property
     def guarantee(self) -> Guarantee:

@@ -1,6 +1,8 @@
 # Every public name and where it lives: read by type checkers and editors, and by __init__.py.
 # Nothing may be imported here but what a user is to see; docs/reference/api.md has an example of each.
 
+from mechanisms.randomized_answer import RandomizedAnswer as RandomizedAnswer
+
 from client.app import accounted as accounted
 from client.embed import SanitizedEncoder as SanitizedEncoder
 from client.policy import Policy as Policy
@@ -30,7 +32,6 @@ from mechanisms.messages.reply import Reply as Reply
 from mechanisms.messages.request import Request as Request
 from mechanisms.plugin import OwnMechanism as OwnMechanism
 from mechanisms.privunit import PrivUnit as PrivUnit
-from mechanisms.randomized_answer import RandomizedAnswer as RandomizedAnswer
 from mechanisms.randomized_response import RandomizedResponse as RandomizedResponse
 from mechanisms.randomized_response import RandomizedResponsePrior as RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace as PlanarLaplace

@@ -25,7 +25,7 @@ power by |a^n - b^n| <= n·|a - b|·max(|a|, |b|)^(n-1).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -211,15 +211,6 @@ class _Window:
     tilts: list[float]
 
 
-@dataclass(frozen=True, eq=False)
-class _Gridded:
-    """Law of L on a grid: masses (K,) at index·step, index (K,)."""
-
-    index: IntArray
-    mass: FloatArray
-    step: float
-
-
 def _log_positive_part(values: FloatArray, masses: FloatArray, gamma: float, n: int) -> tuple[float, float]:
     """Return log E[S_+] of the discretised S, and log of a bound on what it misses."""
     largest = float(values.max())
@@ -231,15 +222,15 @@ def _log_positive_part(values: FloatArray, masses: FloatArray, gamma: float, n: 
         return _NOTHING
     if not math.isfinite(below):  # mass that wraps in from below only adds, and the tilt makes it negligible
         below = max(above, window.spread)
-    grid = _gridded(values, masses, replace(window, below=below))
+    step = max(window.spread / _RESOLUTION, (above + below) / (_MAX_POINTS - 64))
+    index, mass = spread_on_grid(values, masses, step)  # above the law of L in the convex order
 
     # from here on: the tilted law on the grid
-    step = grid.step
-    point: FloatArray = np.multiply(grid.index, step, dtype=np.float64)
+    point: FloatArray = np.multiply(index, step, dtype=np.float64)
     if theta * float(point.max()) > _EXPONENT:
         return _NOTHING
-    tilted = grid.mass * np.exp(theta * point)
-    grown = gamma * grid.mass * np.expm1(theta * point)
+    tilted = mass * np.exp(theta * point)
+    grown = gamma * mass * np.expm1(theta * point)
     rounded = _SUMMED * float(np.abs(grown).sum())
     # adds the rounding of the sum to the mass at 0: a law above the one on the grid
     excess = float(grown.sum()) + rounded
@@ -247,7 +238,7 @@ def _log_positive_part(values: FloatArray, masses: FloatArray, gamma: float, n: 
         return _NOTHING
     log_growth = math.log1p(excess)
     size = int(next_fast_len(math.ceil((above + below) / step) + 64, real=True))
-    dense = np.bincount(_wrapped(grid.index, size), weights=tilted, minlength=size)
+    dense = np.bincount(_wrapped(index, size), weights=tilted, minlength=size)
     total = float(tilted.sum())
     scale = gamma * math.exp(-log_growth)
     factor = scale * (rfft(dense) - total)  # characteristic function minus 1, without cancellation near 1
@@ -265,7 +256,7 @@ def _log_positive_part(values: FloatArray, masses: FloatArray, gamma: float, n: 
 
     top = (bottom + size - 1) * step
     # Chernoff: log probability that S is beyond the top of the window
-    growths = ((shift, _growth(grid.mass, point, gamma, theta + shift) - log_growth) for shift in window.tilts)
+    growths = ((shift, _growth(mass, point, gamma, theta + shift) - log_growth) for shift in window.tilts)
     beyond = min(0.0, *(n * growth - shift * top for shift, growth in growths))
     missed = top * math.exp(-theta * top + beyond) if top * theta > 1 else math.exp(beyond - 1) / theta
     error = _rounding(factor, logs, power, scale, total, n, size) * float(weight.sum())
@@ -333,12 +324,6 @@ def _window(values: FloatArray, masses: FloatArray, gamma: float, n: int, theta:
         return best
 
     return _Window(max(reach(1.0), 0.0), max(reach(-1.0), 0.0), spread, deviation, tilts)
-
-
-def _gridded(values: FloatArray, masses: FloatArray, window: _Window) -> _Gridded:
-    """Return a law on a grid above that of L in the convex order."""
-    step = max(window.spread / _RESOLUTION, (window.above + window.below) / (_MAX_POINTS - 64))
-    return _Gridded(*spread_on_grid(values, masses, step), step)
 
 
 def _power(factor: NDArray[np.complex128], n: int) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:

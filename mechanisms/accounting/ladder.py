@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -56,18 +56,9 @@ class Rung:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form. Infinity is the string "inf", and values that do not apply are None."""
-        return {
-            "rung": self.name,
-            "epsilon": json_ready(self.epsilon),
-            "delta": self.delta,
-            "unit": self.unit,
-            "neighbours": self.neighbours,
-            "assumption": self.assumption,
-            "worst_case": json_ready(self.worst_case),
-            "statement": self.statement or None,
-            "unprotected": list(self.unprotected),
-            "crowd": self.crowd,
-        } | ({"details": json_ready(dict(self.details))} if self.details else {})
+        values = {f.name: json_ready(getattr(self, f.name)) for f in fields(self)}
+        named = {"rung": values.pop("name")} | values | {"statement": self.statement or None}
+        return named if self.details else {name: value for name, value in named.items() if name != "details"}
 
 
 def ladder(

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial, reduce
 from typing import Any
 
@@ -77,18 +77,7 @@ class Amplification:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form. Infinity is "inf", and no amplification is None."""
-        fields: dict[str, Any] = {
-            "users": self.users,
-            "delta": self.delta,
-            "local_worst_case": self.local_worst_case,
-            "local_epsilon": self.local_epsilon,
-            "bounds": self.bounds,
-            "epsilon": self.epsilon,
-            "total_variation": self.total_variation,
-            "sampler_delta": self.sampler_delta,
-            "reason": self.reason or None,
-        }
-        return {name: json_ready(value) for name, value in fields.items()}
+        return {name: json_ready(value) for name, value in (asdict(self) | {"reason": self.reason or None}).items()}
 
 
 def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float) -> Amplification:

@@ -176,6 +176,8 @@ class Question:
     channel: ClassVar[str]
     #: The name of the payload's one array.
     array: ClassVar[str]
+    #: The content of a release in words, of the question {0}.
+    says: ClassVar[str]
     of_user: ClassVar[bool] = False
     alone: ClassVar[bool] = False
     reads_labels: ClassVar[bool] = False
@@ -310,7 +312,7 @@ class Question:
     @property
     def content(self) -> str:
         """Return the content of a release, in words."""
-        raise NotImplementedError
+        return self.says.format(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -450,6 +452,7 @@ class TextQuestion(Question):
     about = TEXT
     channel: ClassVar[str] = TEXT.name
     array: ClassVar[str] = "w"
+    says: ClassVar[str] = "the text, word by word"
 
     def __post_init__(self) -> None:
         require(isinstance(self.masked_lm, str), "masked_lm is no SHA-256")
@@ -511,11 +514,6 @@ class TextQuestion(Question):
         """Return words with spaces between."""
         return self.text.texts(payload)
 
-    @property
-    def content(self) -> str:
-        """Return the content of a release, in words."""
-        return "the text, word by word"
-
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingQuestion(VectorRelease, MappedQuestion):
@@ -526,6 +524,7 @@ class EmbeddingQuestion(VectorRelease, MappedQuestion):
     about = EMBEDDING
     channel: ClassVar[str] = EMBEDDING.name
     array: ClassVar[str] = "z"
+    says: ClassVar[str] = "what the text says, in {0.dim} coordinates"
 
     @property
     def dim(self) -> int:
@@ -540,11 +539,6 @@ class EmbeddingQuestion(VectorRelease, MappedQuestion):
     def draw(self, values: NDArray[np.float32], lent: Lent) -> NDArray[Any]:
         """Draw vectors (n, m'). An embedding that cannot be normalized becomes the first basis vector."""
         return self.sampled(self.projection.apply(values), lent.rng())
-
-    @property
-    def content(self) -> str:
-        """Return the content of a release, in words."""
-        return f"what the text says, in {self.dim} coordinates"
 
 
 @dataclass(frozen=True, eq=False)
@@ -562,6 +556,7 @@ class VectorQuestion(VectorRelease, MappedQuestion):
     about = VECTOR
     channel: ClassVar[str] = VECTOR.name
     array: ClassVar[str] = "s"
+    says: ClassVar[str] = "how texts go with labels, in {0.dim} coordinates"
     of_user: ClassVar[bool] = True
     inside: ClassVar[bool] = True
     alone: ClassVar[bool] = True
@@ -629,11 +624,6 @@ class VectorQuestion(VectorRelease, MappedQuestion):
             values = signed_directions(values, rng.uniform(len(values), 1)[:, 0], self.clip)
         return self.sampled(values, rng)
 
-    @property
-    def content(self) -> str:
-        """Return the content of a release, in words."""
-        return f"how texts go with labels, in {self.dim} coordinates"
-
 
 @dataclass(frozen=True, eq=False)
 class AnswerQuestion(ClassRelease, MappedQuestion):
@@ -648,6 +638,7 @@ class AnswerQuestion(ClassRelease, MappedQuestion):
     about = ANSWER
     channel: ClassVar[str] = ANSWER.name
     array: ClassVar[str] = "c"
+    says: ClassVar[str] = "which of {0.classes} classes a model finds in it"
     alone: ClassVar[bool] = True
     has_model: ClassVar[bool] = True
 
@@ -681,11 +672,6 @@ class AnswerQuestion(ClassRelease, MappedQuestion):
         """Draw classes (n,)."""
         return self.sampled(linear_classes(self.projection.apply(values), *self.head), lent.rng())
 
-    @property
-    def content(self) -> str:
-        """Return the content of a release, in words."""
-        return f"which of {self.classes} classes a model finds in it"
-
 
 @dataclass(frozen=True, eq=False)
 class Prior:
@@ -712,6 +698,7 @@ class LabelQuestion(ClassRelease):
     about = LABEL
     channel: ClassVar[str] = LABEL.name
     array: ClassVar[str] = "y"
+    says: ClassVar[str] = "its label"
     reads_labels: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -760,11 +747,6 @@ class LabelQuestion(ClassRelease):
             assert lent.released is not None
             arguments["prior"] = softmax(self.prior.embedding.decode(lent.released), *self.prior.weights)
         return self.sampled(values, lent.rng(), **arguments)
-
-    @property
-    def content(self) -> str:
-        """Return the content of a release, in words."""
-        return "its label"
 
 
 #: Question classes by the name of their channel, in their order on the wire: the label last, because its prior may

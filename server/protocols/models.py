@@ -55,7 +55,7 @@ class _Classifier:
 class EmbeddingModel(_Classifier):
     """Model of maps and head on embeddings.
 
-    With `Channels.answer`, users' devices run the whole model and release the class (`mechanisms.randomized_answer`).
+    With `Channels.answer`, users' devices run the whole model and release the class (`mechanisms.randomized_response`).
 
     Args:
         channels: Releases of the arm's users.

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from mechanisms import categorical
-from mechanisms.randomized_answer import RandomizedAnswer
-from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
+from mechanisms.randomized_response import RandomizedAnswer, RandomizedResponse, RandomizedResponsePrior
 from mechanisms.streams import FINE, LATTICE, Points, SecureStreams, SeededUniforms
 from mechanisms.words.custext import CusText, CusTextImportance
 from mechanisms.words.distances import Geometry

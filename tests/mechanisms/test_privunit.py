@@ -15,10 +15,7 @@ from scipy import stats
 from scipy.special import betaincinv, expit
 
 from mechanisms.accounting.shuffle import amplify
-from mechanisms.losses.cap import cap_blanket, cap_loss
-from mechanisms.losses.response_blanket import randomized_response
 from mechanisms.privunit import LEAST_CAP, PrivUnit, best_cap_probability
-from mechanisms.randomized_response import RandomizedResponse
 from tests.support.mechanisms import streams
 
 ALARM = 1e-6
@@ -172,20 +169,6 @@ def test_the_loss_of_a_rare_cap_is_the_one_it_states(epsilon: float) -> None:
             held = mechanism.privacy_loss()
             assert held.epsilon(0.0) + mechanism.guarantee.numeric_epsilon >= loss
             assert held.delta(0.0) == pytest.approx(float(inside - (1 - inside) * c / (1 - c)), rel=1e-9, abs=1e-15)
-
-
-def test_it_is_randomized_response_of_one_over_the_mass() -> None:
-    """Where 1/c is a whole number K, blanket and loss are those of K-ary randomized response."""
-    for k, epsilon in ((4, 2.0), (10, 1.0)):
-        theirs, ours = randomized_response(epsilon, k), cap_blanket(epsilon, -math.log(k))
-        assert ours.log_gamma == pytest.approx(theirs.log_gamma, abs=1e-12)
-        for name in ("log_w", "log_p", "log_q", "log_u_low", "log_v_high"):
-            np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), atol=1e-12)
-        labels = RandomizedResponse(epsilon, k).privacy_loss()
-        for at in (0.0, 0.5, 0.9 * epsilon):
-            assert cap_loss(epsilon, -math.log(k)).delta(at) == pytest.approx(labels.delta(at), abs=1e-12)
-    half = cap_blanket(1.0, math.log(0.5))
-    assert len(half.log_w) == 2 and np.exp(half.log_p).sum() == pytest.approx(1.0)
 
 
 def test_what_a_shuffler_makes_of_it() -> None:

@@ -20,7 +20,7 @@ from mechanisms.accounting.shuffle import NAMES, amplify, price, with_sampler_er
 from mechanisms.accounting.truncated import truncated_epsilon
 from mechanisms.gaussian import Gaussian
 from mechanisms.guarantee import Guarantee
-from mechanisms.losses import response_blanket
+from mechanisms.losses.categorical import prior_blanket
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from tests.support.lower import lower_bounds
@@ -85,7 +85,7 @@ def test_a_prior_over_two_labels_costs_what_randomized_response_costs(embedding,
 @pytest.mark.parametrize("classes", [2, 3, 300])
 def test_the_pair_of_a_prior_is_above_that_of_every_number_of_labels(classes):
     """Every pair of labels under randomized response of k <= K labels, by stop-losses of u·U - v·V."""
-    epsilon, above = 1.3, response_blanket.with_prior(1.3, classes)
+    epsilon, above = 1.3, prior_blanket(1.3, classes)
     w, u, v = np.exp(above.log_w), np.exp(above.log_p - above.log_w), np.exp(above.log_q - above.log_w)
     assert w @ u == pytest.approx(1.0) and w.sum() == pytest.approx(1.0)
     assert np.exp(above.log_gamma) == pytest.approx(min(u.min(), v.min()))

@@ -20,7 +20,7 @@ from mechanisms import Identity, Purkayastha, RandomizedResponse
 from mechanisms.accounting.compose import compose
 from mechanisms.channels import EMBEDDING, LABEL, VECTOR
 from mechanisms.privunit import PrivUnit
-from mechanisms.randomized_answer import RandomizedAnswer
+from mechanisms.randomized_response import RandomizedAnswer
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.custext import CusText
 from mechanisms.words.text import TextMechanism
