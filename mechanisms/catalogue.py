@@ -26,11 +26,10 @@ from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
 from mechanisms.words.madlib import Madlib
 from mechanisms.words.madlib_syntax import MadlibSyntax
 from mechanisms.words.mahalanobis import Mahalanobis
-from mechanisms.words.random_substitution import RandomSubstitution
 from mechanisms.words.santext import SanText, SanTextPlus
+from mechanisms.words.tables import RandomSubstitution, Verbatim
 from mechanisms.words.tem import Tem
 from mechanisms.words.text import TEXT_FIELDS, TextMechanism
-from mechanisms.words.verbatim import Verbatim
 
 CATALOGUE: dict[str, type[Any]] = {
     kind.name: kind

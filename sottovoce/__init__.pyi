@@ -50,9 +50,9 @@ from mechanisms.words.dp_prompt import DpPrompt as DpPrompt
 from mechanisms.words.madlib import Madlib as Madlib
 from mechanisms.words.madlib_syntax import MadlibSyntax as MadlibSyntax
 from mechanisms.words.mahalanobis import Mahalanobis as Mahalanobis
-from mechanisms.words.random_substitution import RandomSubstitution as RandomSubstitution
 from mechanisms.words.santext import SanText as SanText
 from mechanisms.words.santext import SanTextPlus as SanTextPlus
+from mechanisms.words.tables import RandomSubstitution as RandomSubstitution
 from mechanisms.words.tem import Tem as Tem
 from mechanisms.words.text import TextMechanism as TextMechanism
 from simulations.artifacts.vocabulary import vocabulary_folder as vocabulary_folder

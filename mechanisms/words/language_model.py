@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -149,26 +149,18 @@ class OfAnyVocabulary:
     """
 
     word: FromLogits
+    name: str = field(init=False)
+    reads: tuple[str, ...] = field(init=False)
+    vocabulary: Vocabulary = field(init=False)
 
     channel: ClassVar[str] = "text"
     grid: ClassVar[None] = None
     needs_prior: ClassVar[bool] = False
     moves: ClassVar[bool] = True
 
-    @property
-    def name(self) -> str:
-        """Return the name of the mechanism."""
-        return self.word.name
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Return the properties of a text that the mechanism reads."""
-        return self.word.reads
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Return placeholders of the words among which it will draw."""
-        return self.word.vocabulary
+    def __post_init__(self) -> None:
+        for name in ("name", "reads", "vocabulary"):
+            object.__setattr__(self, name, getattr(self.word, name))
 
     @property
     def guarantee(self) -> Guarantee:

@@ -1,8 +1,10 @@
-"""Base of the mechanisms of a text's words: draws where there is a word, and lookups in tables of probabilities."""
+"""Bases of the mechanisms of a text's words, and the two baselines: every word kept, and every word replaced by any."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,8 +12,11 @@ from numpy.typing import NDArray
 
 from mechanisms import checks
 from mechanisms.arrays import FloatArray, IntArray
+from mechanisms.decimals import precise
+from mechanisms.guarantee import Guarantee, unprotected
+from mechanisms.losses.loss import LossCells, no_loss, unbounded_loss
 from mechanisms.mechanism import Uniforms
-from mechanisms.streams import Points
+from mechanisms.streams import FINE, LATTICE, Points
 from mechanisms.vocabulary import NOTHING, Vocabulary
 
 #: Rows of probabilities held at once.
@@ -66,3 +71,63 @@ class Tabled(OfWords):
             table, part = self.log_probs(distinct_ids[at : at + _ROWS]), order[start:stop]
             out[part] = table[back[part] - at, y[part]]
         return out
+
+
+@dataclass(frozen=True)
+class Verbatim(OfWords):
+    """Mechanism without protection: `identity` on the channel of texts. Unknown words have no id and are left out."""
+
+    vocabulary: Vocabulary
+
+    name: ClassVar[str] = "identity"
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Return the guarantee of no protection."""
+        return unprotected("discrete", "token", 1.0)
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """Return the loss: unbounded for any two words that differ."""
+        return unbounded_loss() if checks.differs(self.name, distance) else no_loss()
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
+        """Return the word ids themselves, NOTHING for the unknown word; no uniform is drawn."""
+        x = checks.word_ids(self.name, x, self.vocabulary)
+        return np.where(x == self.vocabulary.unknown, NOTHING, x)
+
+
+@dataclass(frozen=True)
+class RandomSubstitution(Tabled):
+    """Every token becomes a word drawn uniformly from the vocabulary: 0-LDP (the baseline of Yue et al. 2021)."""
+
+    vocabulary: Vocabulary
+
+    name: ClassVar[str] = "random"
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Return the theorem."""
+        delta = len(self.vocabulary) * FINE  # V - 1 ends, off by one point of the uniform each
+        return Guarantee(epsilon=0.0, metric="discrete", diameter=1.0, protects="token", numeric_delta=delta)
+
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
+        """Draw one word for each word id, (n,) or (n, L) -> same shape; one uniform each."""
+        return self._drawn(x, 1, self._substitutes, rng=rng)
+
+    def _substitutes(self, x: IntArray, points: Points) -> IntArray:
+        size = len(self.vocabulary)
+        scaled = points.u[:, 0] * size
+        drawn = np.minimum(scaled, size - 1).astype(np.int64)
+        with precise():  # where half a cell of the uniform, or the product's rounding, reaches another word
+            for row in np.flatnonzero(np.abs(scaled - np.rint(scaled)) <= size * LATTICE):
+                drawn[row] = int(points.fine(int(row)) * size)
+        return drawn
+
+    def log_probs(self, x: NDArray[Any]) -> FloatArray:
+        """Return the log probability of every word, (n,) -> (n, V)."""
+        return np.full((len(x), len(self.vocabulary)), -math.log(len(self.vocabulary)))
+
+    def privacy_loss(self, distance: float | None = None) -> LossCells:
+        """Return no loss."""
+        checks.differs(self.name, distance)
+        return no_loss()

@@ -17,8 +17,8 @@ from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import Mechanism
 from mechanisms.privunit import PrivUnit
 from mechanisms.vocabulary import TAGS, Vocabulary
+from mechanisms.words.tables import Verbatim
 from mechanisms.words.text import KEPT, TextMechanism
-from mechanisms.words.verbatim import Verbatim
 from server.protocols import PROTOCOLS
 from server.protocols.declaration import TrainingProtocol
 from server.protocols.references import PUBLIC_ONLY

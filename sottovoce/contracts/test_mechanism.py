@@ -30,7 +30,7 @@ from mechanisms.metrics import DISTANCES
 from mechanisms.quantizer import SPHERE
 from mechanisms.streams import SecureStreams, SeededUniforms
 from mechanisms.vocabulary import NOTHING
-from mechanisms.words.verbatim import Verbatim
+from mechanisms.words.tables import Verbatim
 from sottovoce.contracts.cases import (
     TOKENS,
     Constant,

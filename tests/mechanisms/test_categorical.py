@@ -18,8 +18,8 @@ from mechanisms.words.custext import CusText, CusTextImportance
 from mechanisms.words.distances import Geometry
 from mechanisms.words.length import Length
 from mechanisms.words.madlib_syntax import MadlibSyntax
-from mechanisms.words.random_substitution import RandomSubstitution
 from mechanisms.words.santext import SanText, SanTextPlus
+from mechanisms.words.tables import RandomSubstitution
 from tests.mechanisms.words.test_words import WORDS
 from tests.support.words import vocabulary
 

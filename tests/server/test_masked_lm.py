@@ -16,9 +16,8 @@ from client.models.masked_lm import MaskedLM
 from client.models.texts import private_arguments
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
-from mechanisms.words.random_substitution import RandomSubstitution
+from mechanisms.words.tables import RandomSubstitution, Verbatim
 from mechanisms.words.text import TextMechanism
-from mechanisms.words.verbatim import Verbatim
 from server.masked_lm import ALIGNED, export_masked_lm
 from server.training.pretrain import masked_accuracy, pretrain
 from simulations.artifacts.masked_lm import masked_lm_folder, sanitized

@@ -16,8 +16,8 @@ from mechanisms.words.custext import CusText
 from mechanisms.words.deniability import has_probabilities
 from mechanisms.words.distances import metric_distances
 from mechanisms.words.madlib_syntax import MadlibSyntax
+from mechanisms.words.tables import Verbatim
 from mechanisms.words.text import TextMechanism
-from mechanisms.words.verbatim import Verbatim
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -17,8 +17,8 @@ from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
 from mechanisms.words.custext_mapping import mapping
 from mechanisms.words.distances import Geometry, diameter, largest_distance
 from mechanisms.words.exponential import exponential
-from mechanisms.words.random_substitution import RandomSubstitution
 from mechanisms.words.santext import SanText, SanTextPlus
+from mechanisms.words.tables import RandomSubstitution
 from mechanisms.words.tem import Tem
 from mechanisms.words.text import TextMechanism
 from tests.support.words import (
