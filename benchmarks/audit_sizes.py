@@ -25,8 +25,8 @@ from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import Purkayastha
 from mechanisms.vocabulary import NOTHING
-from mechanisms.words.length import Length
 from mechanisms.words.santext import SanText
+from mechanisms.words.text import Length
 from simulations.output.markdown import table
 from sottovoce.adversary.audit import client as parts
 from sottovoce.adversary.audit import run as audit

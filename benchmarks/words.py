@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.timing import seconds, streams
 from client.models.vocabulary import read_vectors
 from mechanisms.vocabulary import Vocabulary
-from mechanisms.words.tem import Tem
+from mechanisms.words.santext import Tem
 from tests.support.paths import DATA
 
 ROWS, FEW = 200_000, 400

@@ -21,14 +21,12 @@ from mechanisms.randomized_response import RandomizedAnswer, RandomizedResponse,
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
-from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
-from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
+from mechanisms.words.dp_mlm import DpMlm, DpMlmResized, DpParaphrase, DpPrompt
 from mechanisms.words.madlib import Madlib
 from mechanisms.words.madlib_syntax import MadlibSyntax
 from mechanisms.words.mahalanobis import Mahalanobis
-from mechanisms.words.santext import SanText, SanTextPlus
+from mechanisms.words.santext import SanText, SanTextPlus, Tem
 from mechanisms.words.tables import RandomSubstitution, Verbatim
-from mechanisms.words.tem import Tem
 from mechanisms.words.text import TEXT_FIELDS, TextMechanism
 
 CATALOGUE: dict[str, type[Any]] = {

@@ -15,14 +15,16 @@ A row is settled once in millions, in milliseconds. The uniforms, and all draws 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from decimal import ROUND_HALF_EVEN, Decimal
-from typing import Protocol
+from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from mechanisms.arrays import FloatArray, IntArray
-from mechanisms.decimals import precise
+from mechanisms.decimals import normal_quantile, precise
 from mechanisms.quantizer import Quantizer
 from mechanisms.streams import LATTICE, source
 
@@ -30,14 +32,6 @@ from mechanisms.streams import LATTICE, source
 UNIT = 2.0**-53
 #: Largest relative error of SciPy's inverse normal distribution (tests check it).
 NORMAL = 2.0**-50
-
-
-class Source(Protocol):
-    """Source of uniforms that can be refined: `mechanism.Uniforms`."""
-
-    def further(self, rows: IntArray, k: int) -> FloatArray:
-        """Return refinements of the last k uniforms of these rows."""
-        ...
 
 
 _CELL = Decimal(LATTICE)  # exact, as a power in the default context would not be
@@ -79,7 +73,7 @@ def certify(
                 draws[row, at] = near if np.rint(near / grid.step) == code else code * grid.step
 
 
-def further(rng: Source, first: int, k: int) -> Callable[[IntArray], FloatArray]:
+def further(rng: Any, first: int, k: int) -> Callable[[IntArray], FloatArray]:
     """Return `certify`'s argument for rows counted from row `first` of a source that just gave k uniforms a row."""
     return lambda rows: source(rng).further(rows + first, k)
 
@@ -92,3 +86,54 @@ def normal_doubt(uniforms: FloatArray) -> FloatArray:
     """
     tail = np.minimum(uniforms.min(axis=1, initial=0.5), 1.0 - uniforms.max(axis=1, initial=0.5))
     return np.where(tail > 2.0**-40, 1.26 * UNIT / tail, np.inf)
+
+
+#: Keeps a vector of normals that vanishes in float64 (probability below 2^-50) from becoming NaN.
+_TINY = 1e-300
+
+
+def tangent_normal(
+    x: FloatArray, length: FloatArray, sine: FloatArray, cosine: FloatArray, uniforms: FloatArray, out: FloatArray
+) -> FloatArray:
+    """Compute y = cos θ·x + sin θ·ξ for each row, ξ a uniform unit tangent at x (the tangent-normal decomposition).
+
+    An error e of the vector z turns ξ by at most 2·e/|t|. Normals are off by `normal_doubt` each and by a relative
+    `NORMAL`; x/|x| and sums of m products by (m + 4) units in the last place of |z|, at each of two sums.
+
+    Args:
+        x: (n, m) rows.
+        length: (n, 1) length of each.
+        sine: (n,) of the angle.
+        cosine: (n,) of the angle.
+        uniforms: (n, m), each a normal of a vector z whose part t orthogonal to x, normalized, is ξ.
+        out: (n, m), filled with y.
+
+    Returns:
+        (n,) bounds on the distance of a coordinate from the exact one, without the error of the angle
+        (`mechanisms.certified`).
+    """
+    m = x.shape[1]
+    tangent = ndtri(uniforms, out=out)
+    unit = x / length
+    along = np.einsum("ij,ij->i", tangent, unit)
+    tangent -= along[:, None] * unit
+    scale = np.maximum(np.sqrt(np.einsum("ij,ij->i", tangent, tangent)), _TINY)
+    tangent *= (sine / scale)[:, None]
+    unit *= cosine[:, None]
+    tangent += unit
+    size = scale + np.abs(along)  # at least |z|
+    off = math.sqrt(m) * normal_doubt(uniforms) + (NORMAL + (2 * m + 16) * UNIT) * size
+    doubt: FloatArray = 2.0 * sine * off / scale + (4 * m + 64) * UNIT
+    return doubt
+
+
+def exact_tangent_normal(x: FloatArray, sine: Decimal, cosine: Decimal, uniforms: Sequence[Decimal]) -> list[Decimal]:
+    """Return the same for one row x (m,), normalized exactly, within `decimals.precise`: m coordinates."""
+    row = [Decimal(float(value)) for value in x]
+    length = sum((value * value for value in row), Decimal(0)).sqrt()
+    unit = [value / length for value in row]
+    normals = [normal_quantile(u) for u in uniforms]
+    along = sum((z * e for z, e in zip(normals, unit, strict=True)), Decimal(0))
+    tangent = [z - along * e for z, e in zip(normals, unit, strict=True)]
+    scale = sum((t * t for t in tangent), Decimal(0)).sqrt()
+    return [cosine * e + sine * t / scale for e, t in zip(unit, tangent, strict=True)]

@@ -19,7 +19,7 @@ from scipy.special import betainc, betaincinv, betaln, expit
 
 from mechanisms import checks
 from mechanisms.arrays import FloatArray
-from mechanisms.certified import UNIT, certify, further
+from mechanisms.certified import UNIT, certify, exact_tangent_normal, further, tangent_normal
 from mechanisms.decimals import symmetric_beta_quantile
 from mechanisms.facts import DIMS, Facts
 from mechanisms.guarantee import Guarantee
@@ -29,7 +29,6 @@ from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.quantizer import SPHERE, Quantizer
 from mechanisms.streams import FINE, drawn
-from mechanisms.tangent import exact_tangent_normal, tangent_normal
 
 MAX_DIM = 8192
 MAX_EPSILON = 100.0

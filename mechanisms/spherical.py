@@ -37,7 +37,7 @@ from scipy.special import gammaincinv, gammaln, ndtri
 
 from mechanisms import checks
 from mechanisms.arrays import FloatArray
-from mechanisms.certified import NORMAL, UNIT, certify, further, normal_doubt
+from mechanisms.certified import NORMAL, UNIT, certify, exact_tangent_normal, further, normal_doubt, tangent_normal
 from mechanisms.decimals import gamma_quantile, normal_quantile
 from mechanisms.facts import DIMS, EPSILONS, Facts
 from mechanisms.guarantee import Guarantee
@@ -56,7 +56,6 @@ from mechanisms.mechanism import Uniforms
 from mechanisms.metrics import SPHERE_DIAMETER, angular, euclidean
 from mechanisms.quantizer import SPACE, SPHERE, Quantizer
 from mechanisms.streams import FINE, LATTICE, drawn
-from mechanisms.tangent import exact_tangent_normal, tangent_normal
 
 MAX_DIM = 1024
 #: Rows processed at once: a few arrays of this many rows of 16 coordinates stay in a core's cache.

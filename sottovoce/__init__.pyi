@@ -1,8 +1,6 @@
 # Every public name and where it lives: read by type checkers and editors, and by __init__.py.
 # Nothing may be imported here but what a user is to see; docs/reference/api.md has an example of each.
 
-from mechanisms.randomized_answer import RandomizedAnswer as RandomizedAnswer
-
 from client.app import accounted as accounted
 from client.embed import SanitizedEncoder as SanitizedEncoder
 from client.policy import Policy as Policy
@@ -32,6 +30,7 @@ from mechanisms.messages.reply import Reply as Reply
 from mechanisms.messages.request import Request as Request
 from mechanisms.plugin import OwnMechanism as OwnMechanism
 from mechanisms.privunit import PrivUnit as PrivUnit
+from mechanisms.randomized_response import RandomizedAnswer as RandomizedAnswer
 from mechanisms.randomized_response import RandomizedResponse as RandomizedResponse
 from mechanisms.randomized_response import RandomizedResponsePrior as RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace as PlanarLaplace
@@ -45,15 +44,15 @@ from mechanisms.words.custext import CusTextImportance as CusTextImportance
 from mechanisms.words.custext import CusTextPlus as CusTextPlus
 from mechanisms.words.dp_mlm import DpMlm as DpMlm
 from mechanisms.words.dp_mlm import DpMlmResized as DpMlmResized
-from mechanisms.words.dp_prompt import DpParaphrase as DpParaphrase
-from mechanisms.words.dp_prompt import DpPrompt as DpPrompt
+from mechanisms.words.dp_mlm import DpParaphrase as DpParaphrase
+from mechanisms.words.dp_mlm import DpPrompt as DpPrompt
 from mechanisms.words.madlib import Madlib as Madlib
 from mechanisms.words.madlib_syntax import MadlibSyntax as MadlibSyntax
 from mechanisms.words.mahalanobis import Mahalanobis as Mahalanobis
 from mechanisms.words.santext import SanText as SanText
 from mechanisms.words.santext import SanTextPlus as SanTextPlus
+from mechanisms.words.santext import Tem as Tem
 from mechanisms.words.tables import RandomSubstitution as RandomSubstitution
-from mechanisms.words.tem import Tem as Tem
 from mechanisms.words.text import TextMechanism as TextMechanism
 from simulations.artifacts.vocabulary import vocabulary_folder as vocabulary_folder
 from simulations.errors import UserError as UserError

@@ -9,9 +9,8 @@ from scipy.optimize import brentq
 
 from mechanisms.accounting.pld import compose
 from mechanisms.gaussian import Gaussian
-from mechanisms.losses.gaussian import gaussian_loss
+from mechanisms.losses.gaussian import gaussian_loss, replaced_loss
 from mechanisms.losses.loss import LossCells, check_delta
-from mechanisms.losses.sampled_gaussian import replaced_loss
 
 #: Relative tolerance of the least noise, the range of the search, and the steps of its logarithm.
 _NEAR, _LEAST, _MOST, _WIDER = 1e-4, 0.05, 1e8, 0.1
@@ -24,7 +23,7 @@ def descent_epsilon(noise: float, *, rate: float, steps: int, delta: float) -> f
 
     Each step takes every user's vector with probability `rate`, clips it to length C, adds up, and adds N(0, noise²·C²)
     to each coordinate. The query of a step may depend on the steps before. The number of users is public. Loss
-    distributions of the worst pair (`mechanisms.losses.sampled_gaussian`) are convolved. With all users in every step
+    distributions of the worst pair (`mechanisms.losses.gaussian`) are convolved. With all users in every step
     they are exactly one Gaussian release of distance 2·√steps/noise.
 
     Raises:

@@ -16,10 +16,10 @@ from mechanisms.randomized_response import RandomizedAnswer, RandomizedResponse,
 from mechanisms.streams import FINE, LATTICE, Points, SecureStreams, SeededUniforms
 from mechanisms.words.custext import CusText, CusTextImportance
 from mechanisms.words.distances import Geometry
-from mechanisms.words.length import Length
 from mechanisms.words.madlib_syntax import MadlibSyntax
 from mechanisms.words.santext import SanText, SanTextPlus
 from mechanisms.words.tables import RandomSubstitution
+from mechanisms.words.text import Length
 from tests.mechanisms.words.test_words import WORDS
 from tests.support.words import vocabulary
 

@@ -21,21 +21,18 @@ from mechanisms.accounting.shuffle import amplify
 from mechanisms.catalogue import build
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pair_loss
-from mechanisms.losses.gaussian import gaussian_loss
+from mechanisms.losses.gaussian import gaussian_loss, replaced_loss
 from mechanisms.losses.loss import LossCells, no_loss
-from mechanisms.losses.sampled_gaussian import replaced_loss
 from mechanisms.privunit import PrivUnit
 from mechanisms.quantizer import Quantizer
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.vocabulary import Vocabulary
-from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
-from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
+from mechanisms.words.dp_mlm import DpMlm, DpMlmResized, DpParaphrase, DpPrompt
 from mechanisms.words.madlib import Madlib
 from mechanisms.words.madlib_syntax import MadlibSyntax
 from mechanisms.words.mahalanobis import Mahalanobis
-from mechanisms.words.santext import SanText
-from mechanisms.words.tem import Tem
+from mechanisms.words.santext import SanText, Tem
 from mechanisms.words.text import TextMechanism
 from tests.support.words import WORDS, streams
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokeni
 
 from client.models.generator import Generator
 from mechanisms.vocabulary import NOTHING, Vocabulary
-from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
+from mechanisms.words.dp_mlm import DpParaphrase, DpPrompt
 from mechanisms.words.text import TextMechanism
 from server.generation import PARAPHRASE, export_generator, known, read_generator
 from server.text_batches import clip_bounds

@@ -29,9 +29,8 @@ from mechanisms.streams import SimulatedUniforms, SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.custext import CusTextImportance
 from mechanisms.words.distances import metric_distances
-from mechanisms.words.length import Length
 from mechanisms.words.santext import SanText
-from mechanisms.words.text import TextMechanism
+from mechanisms.words.text import Length, TextMechanism
 from simulations.errors import UserError
 from sottovoce.adversary.estimators.audit import Fit, Score, finite, known, learned, looked_at, paired
 

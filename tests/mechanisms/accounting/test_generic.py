@@ -10,7 +10,6 @@ import mpmath
 import numpy as np
 import pytest
 
-from mechanisms.accounting.blanket import blanket_delta
 from mechanisms.accounting.generic import (
     LEAST_EPSILON,
     ClonePair,
@@ -18,12 +17,10 @@ from mechanisms.accounting.generic import (
     binomial_masses,
     block_edges,
     fair_binomial_pmf,
-    pair_epsilon,
     pair_profile,
     variation_pair,
     variation_ratio,
 )
-from mechanisms.randomized_response import RandomizedResponse
 from tests.support.rings import hockey_stick, shuffled
 
 
@@ -108,17 +105,6 @@ def test_generic_bounds_hold_for_random_randomizers():
     assert closest > 0.6  # the comparison is not an empty one
 
 
-def test_stronger_clone_is_exact_for_binary_randomized_response():
-    # the others give the blanket away only if they are told apart; T3's reduced pair is this one
-    cells = RandomizedResponse(2.0, 2).blanket()
-    for users in (50, 5000):
-        pair = pair_profile(stronger_pair(2.0), users, 1e-9)
-        for epsilon in (0.05, 0.3):
-            expected = pair(epsilon)
-            if expected > 1e-12:
-                assert blanket_delta(cells, users, epsilon) == pytest.approx(expected, rel=2e-3)
-
-
 def test_published_variation_ratio_is_not_a_bound_for_every_randomizer():
     """Why `variation_ratio` differs from the paper: a randomizer of its parameters that is further apart."""
     p, alpha, s = 3.0, 0.02, 0.6
@@ -138,18 +124,6 @@ def test_published_variation_ratio_is_not_a_bound_for_every_randomizer():
     ours = pair_profile(variation_pair(p, beta, p), users, 1e-6)(epsilon)
     assert exact == pytest.approx(7.85e-5, rel=1e-3) and published == pytest.approx(9.16e-6, rel=1e-3)
     assert exact < ours < 5 * exact
-
-
-def test_variation_ratio_grows_with_total_variation_up_to_the_stronger_clone():
-    epsilon_0, users = 2.0, 10_000
-    largest = math.tanh(epsilon_0 / 2)
-    found = [variation_ratio(epsilon_0, share * largest, users, 1e-6) for share in (0.1, 0.4, 0.7, 0.95, 1.0)]
-    assert all(a < b for a, b in itertools.pairwise(found))
-    assert found[-1] == pytest.approx(pair_epsilon(stronger_pair(epsilon_0), users, 1e-6), rel=1e-6)
-    # other users' inputs further away than the pair to be hidden: fewer clones
-    assert variation_ratio(epsilon_0, 0.5, users, 1e-6, clone_epsilon=3.0) > variation_ratio(
-        epsilon_0, 0.5, users, 1e-6
-    )
 
 
 def test_no_amplification_is_none():

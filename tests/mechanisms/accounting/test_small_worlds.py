@@ -22,9 +22,8 @@ from mechanisms.privunit import PrivUnit
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.custext import CusText, CusTextImportance
 from mechanisms.words.dp_mlm import DpMlm
-from mechanisms.words.length import Length
-from mechanisms.words.santext import SanText, SanTextPlus
-from mechanisms.words.tem import Tem
+from mechanisms.words.santext import SanText, SanTextPlus, Tem
+from mechanisms.words.text import Length
 from tests.support.small_worlds import World, circle, discrete, joint, largest_delta, with_labels, with_priors
 
 EPSILONS = (0.0, 0.1, 0.3, 0.6, 1.0, 1.6)

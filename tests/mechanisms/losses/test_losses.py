@@ -15,10 +15,9 @@ from mechanisms.checks import LEAST_EPSILON
 from mechanisms.gaussian import Gaussian
 from mechanisms.guarantee import gaussian_delta, gaussian_epsilon
 from mechanisms.losses.categorical import from_profile, pair_loss
-from mechanisms.losses.gaussian import gaussian_loss
+from mechanisms.losses.gaussian import gaussian_loss, replaced_loss
 from mechanisms.losses.loss import LossCells, no_loss, unbounded_loss
 from mechanisms.losses.planar_laplace import laplace_loss
-from mechanisms.losses.sampled_gaussian import replaced_loss
 from mechanisms.losses.sphere import (
     RADIAL_ERROR,
     SERIES_EPSILON,
@@ -313,27 +312,6 @@ def test_purkayastha(m: int, kappa: float) -> None:
         exact = on_the_sphere(m, lambda theta: -mp.mpf(kappa) * theta)
         dominates(cells, exact, [place * kappa * mp.pi for place in PLACES])
         assert cells.epsilon(0.0) == pytest.approx(kappa * math.pi, rel=1e-15)
-
-
-@pytest.mark.parametrize("epsilon", [1.01 * SERIES_EPSILON, 1e-4])
-def test_the_normalized_laplace(epsilon: float) -> None:
-    m = 3
-    with mp.workdps(20):
-        steps = [mp.pi * k / 12 for k in range(13)]
-        values = [log_ratio(m, epsilon, theta) for theta in steps]
-        # log f over ε is smooth: a Chebyshev fit of it keeps every digit that is asked for here
-        fit = np.polynomial.Chebyshev.fit(
-            [float(mp.cos(t)) for t in steps], [float(v / epsilon) for v in values], 6, domain=[-1, 1]
-        )
-        assert max(abs(fit(float(mp.cos(t))) - float(v / epsilon)) for t, v in zip(steps, values, strict=True)) < 1e-8
-
-        def log_f(theta: object) -> object:
-            return mp.mpf(epsilon) * mp.mpf(fit(float(mp.cos(theta))))
-
-        cells = PlanarLaplace(m, epsilon).privacy_loss()
-        dominates(cells, on_the_sphere(m, log_f), [2 * epsilon * place for place in PLACES[1:]])
-        worst = log_ratio(m, epsilon, mp.mpf(0)) - log_ratio(m, epsilon, mp.pi)
-        assert worst * (1 - mp.mpf(10) ** -15) <= cells.epsilon(0.0) <= 2 * epsilon
 
 
 def tilted(m: int, epsilon: float, place: float) -> float:

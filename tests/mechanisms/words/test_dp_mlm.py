@@ -14,8 +14,7 @@ import pytest
 from scipy import stats
 
 from mechanisms.vocabulary import NOTHING, Vocabulary
-from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
-from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
+from mechanisms.words.dp_mlm import DpMlm, DpMlmResized, DpParaphrase, DpPrompt
 from mechanisms.words.language_model import BLOCK, log_weights
 from mechanisms.words.text import TextMechanism
 from tests.support.words import streams

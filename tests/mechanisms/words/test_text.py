@@ -19,8 +19,7 @@ from mechanisms.guarantee import Guarantee
 from mechanisms.mechanism import parameters, uniforms
 from mechanisms.pieces import encoded, opened, read_as_text
 from mechanisms.vocabulary import NOTHING, Vocabulary, is_number, is_punctuation
-from mechanisms.words.length import Length
-from mechanisms.words.text import TextMechanism
+from mechanisms.words.text import Length, TextMechanism
 from tests.support.words import streams
 
 ALARM = 1e-6

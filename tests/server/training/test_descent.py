@@ -14,7 +14,7 @@ from scipy.stats import chi2, norm
 from mechanisms.accounting.descent import descent_epsilon, least_noise
 from mechanisms.accounting.pld import compose
 from mechanisms.gaussian import Gaussian
-from mechanisms.losses.sampled_gaussian import replaced_loss
+from mechanisms.losses.gaussian import replaced_loss
 from mechanisms.projection import statistic_vectors
 from server.training.descent import DPSGD
 from server.training.statistic_head import records_of, simplex_codes
