@@ -5,7 +5,8 @@ log U = r·t - r²/2, where t ~ N(0, 1) under ω, N(r, 1) under x and N(-r, 1) u
 rises in t, so the antipodal pair dominates (`mechanisms.losses.sphere`). U has no positive lower bound, so γ =
 0, and only `accounting.truncated` makes a bound of these cells.
 
-**A sum over a Poisson sample, of data sets that differ in one record's value: the worst pair (proved).** Each record is in the sample with probability q. The output is the sum of vectors of length
+**A sum over a Poisson sample, of data sets that differ in one record's value: the worst pair (proved).** Each record is
+in the sample with probability q. The output is the sum of vectors of length
 C at most, plus N(0, σ²C²) in each coordinate. One record is *replaced*: its vector is g in one data set and g' in the
 other. Given the rest, and in units of C, the outputs are P = (1 - q)·N(0, σ²) + q·N(g, σ²), and Q likewise with g'. For
 every α >= 0
