@@ -192,11 +192,13 @@ def rebuild(
     missing = sorted(needed - arguments.keys())
     if missing:
         raise ValueError(f"{name}: missing parameter {', '.join(missing)}")
-    mechanism = Gaussian.calibrated(**arguments) if calibrate else _made(kind, arguments)
+    if calibrate:
+        mechanism: Any = Gaussian.calibrated(**arguments)
+    else:
+        mechanism = plugin.made(kind, arguments) if name in _ADMITTED else kind(**arguments)
     if mechanism.channel != channel:
         raise ValueError(f"{name}: sanitizes the {mechanism.channel}, not the {channel}")
-    built: Any = mechanism
-    return TextMechanism(built, **of_text) if texts else built
+    return TextMechanism(mechanism, **of_text) if texts else mechanism
 
 
 def instance(kind: type[Any], given: Mapping[str, Any], vocabulary: Vocabulary) -> Any:
@@ -208,19 +210,6 @@ def instance(kind: type[Any], given: Mapping[str, Any], vocabulary: Vocabulary) 
     channel = given.get("channel") or kind.channel
     built = build({"mechanism": kind.name} | dict(given), channel=channel, vocabulary=vocabulary)
     return built.word if isinstance(built, TextMechanism) else built
-
-
-def _made(kind: type[Any], given: Mapping[str, Any]) -> Any:
-    """Return a mechanism of a class. A plugin is checked, and any exception of its code becomes a ValueError."""
-    if kind.name in CATALOGUE:
-        return kind(**given)
-    try:
-        mechanism = kind(**given)
-    except ValueError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{kind.name}: cannot be made of {dict(given)!r} ({' '.join(str(error).split())})") from error
-    return plugin.checked(mechanism)
 
 
 def nearest(word: str, known: Any) -> str:

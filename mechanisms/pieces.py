@@ -78,7 +78,11 @@ def read_as_text(tokenizer: Any, special: Collection[int] = ()) -> dict[int, str
         for number, name in ((number, name.strip()) for number, name in named.items() if name)
         if number in tokenizer.encode(name, add_special_tokens=False).ids
     }
-    return {number: name for number, name in names.items() if not name or _spells(tokenizer, name, {number: name})}
+    return {
+        number: name
+        for number, name in names.items()
+        if not name or _typed(tokenizer.encode(name, add_special_tokens=False), name, {number: name})
+    }
 
 
 def encoded(tokenizer: Any, texts: Sequence[Text], special: Mapping[int, str], *, around: bool = True) -> list[Any]:
@@ -116,10 +120,6 @@ def opened(tokenizer: Any, text: Text, special: Mapping[int, str]) -> Text:
 
 def _sides(text: Text) -> tuple[str, ...]:
     return (text,) if isinstance(text, str) else text
-
-
-def _spells(tokenizer: Any, name: str, special: Mapping[int, str]) -> bool:
-    return bool(_typed(tokenizer.encode(name, add_special_tokens=False), name, special))
 
 
 def _typed(encoding: Any, text: Text, special: Mapping[int, str]) -> list[tuple[int, int, int]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import lru_cache, wraps
 from importlib import import_module
@@ -167,17 +167,11 @@ def load(name: str, taken: frozenset[str]) -> type[Any]:
         taken: Names of the catalogue.
 
     Raises:
-        ValueError: Nothing has that name, it cannot be imported, it is no mechanism, it does not state its guarantee,
-            or its own name differs.
+        ValueError: It cannot be imported, it is no mechanism, it does not state its guarantee, or its own name differs.
     """
-    if is_reference(name):
-        reference = name
-        if not _REFERENCE.fullmatch(name):
-            raise ValueError(f'{name}: is no mechanism\'s place; write "package.module:Class"')
-    else:
-        if name not in (points := installed()):
-            raise ValueError(f"{name}: no installed package has a mechanism of that name")
-        reference = points[name].value
+    reference = name if is_reference(name) else installed()[name].value
+    if not _REFERENCE.fullmatch(reference):
+        raise ValueError(f'{name}: is no mechanism\'s place; write "package.module:Class"')
     module, _, attribute = reference.partition(":")
     try:
         kind = getattr(import_module(module), attribute)
@@ -269,18 +263,19 @@ def check(mechanism: Any) -> None:
     parameters(mechanism)
 
 
-def checked(mechanism: Any) -> Any:
-    """Return the mechanism after `check`.
+def made(kind: type[Any], given: Mapping[str, Any]) -> Any:
+    """Return the mechanism of a class with these parameters, after `check`.
 
     Raises:
         ValueError: A check fails, or the mechanism's own code raises any exception.
     """
     try:
+        mechanism = kind(**given)
         check(mechanism)
     except ValueError:
         raise
     except Exception as error:
-        raise ValueError(f"{mechanism.name}: does not say what it promises ({_line(error)})") from error
+        raise ValueError(f"{kind.name}: fails with {dict(given)!r} ({_line(error)})") from error
     return mechanism
 
 

@@ -200,14 +200,13 @@ def _atoms(cells: BlanketCells, epsilon: float, slack: float) -> tuple[FloatArra
 class _Window:
     """Interval of S under the tilted law: from -below to above, except for a probability of e^_LOG_OUTSIDE.
 
-    `spread` is the root mean square of a tilted value, and `deviation` about that of S. `tilts` are the values added to
-    θ at which Chernoff's bound is taken.
+    `spread` is the root mean square of a tilted value. `tilts` are the values added to θ at which Chernoff's bound is
+    taken.
     """
 
     above: float
     below: float
     spread: float
-    deviation: float
     tilts: list[float]
 
 
@@ -323,7 +322,7 @@ def _window(values: FloatArray, masses: FloatArray, gamma: float, n: int, theta:
             best = min(best, (n * (growth(theta + sign * t) - here) - _LOG_OUTSIDE) / t)
         return best
 
-    return _Window(max(reach(1.0), 0.0), max(reach(-1.0), 0.0), spread, deviation, tilts)
+    return _Window(max(reach(1.0), 0.0), max(reach(-1.0), 0.0), spread, tilts)
 
 
 def _power(factor: NDArray[np.complex128], n: int) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mechanisms import checks
 from mechanisms.accounting import pld
-from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, check_delta
 from mechanisms.mechanism import Mechanism
 
 #: Share of ε below which a δ is not worth spending: worst cases of pure mechanisms hold at δ = 0.
 _WORTH = 1e-6
 #: Words of a budget's assumptions.
+_ALWAYS = "mechanisms draw independently", "neighbours: any two inputs (local model)"
 _BASIC = "worst cases added"
 _EXACT = "exact composition of loss distributions, discretized to the safe side"
 
@@ -81,12 +81,13 @@ def compose(mechanisms: Sequence[tuple[Mechanism, int]], *, delta: float) -> Bud
         if exact < epsilon * (1.0 if noisy else 1 - _WORTH):
             epsilon, spent, how = exact, delta, _EXACT
     units = {g.protects for g, _ in guarantees}
+    inputs = (f"inputs: {g.inputs}" for g, _ in guarantees if g.inputs != "all")
     return Budget(
         epsilon=epsilon + numeric,
         # densities off by e^(±numeric) raise a δ by that factor
         delta=min(1.0, spent * math.exp(numeric)),
         unit=units.pop() if len(units) == 1 else "record",
-        assumptions=_assumptions((g for g, _ in guarantees), how),
+        assumptions=tuple(dict.fromkeys((*_ALWAYS, how, *inputs))),
         sampler_delta=min(1.0, math.fsum(times * g.numeric_delta for g, times in guarantees)),
     )
 
@@ -101,10 +102,3 @@ def _grouped(mechanisms: Sequence[tuple[Mechanism, int]]) -> list[tuple[Mechanis
             raise ValueError(f"composition: {getattr(mechanism, 'name', mechanism)!r} has no loss distribution")
         counts[mechanism] = counts.get(mechanism, 0) + checks.times("composition", times)
     return sorted(counts.items(), key=lambda item: repr(item[0]))
-
-
-def _assumptions(guarantees: Iterable[Guarantee], *how: str) -> tuple[str, ...]:
-    """Return the assumptions of a composition in words, each once. `how` are those of the way of composing."""
-    inputs = (f"inputs: {g.inputs}" for g in guarantees if g.inputs != "all")
-    always = ("mechanisms draw independently", "neighbours: any two inputs (local model)")
-    return tuple(dict.fromkeys((*always, *how, *inputs)))

@@ -144,7 +144,8 @@ def ladder(
         return tuple(rungs)
     many = f"{_plural(records, 'record')} in {_plural(stages, 'stage')} that the user takes part in; {_USER}{passes}"
     rungs.append(_composed("user", releases, records * stages, delta, f"any two users' data{same}", many, in_clear))
-    among = _Crowd(users, crowd, _common(public, declared))
+    common = " and ".join([*(name for name in public if name not in EXPOSURES), *_passed(declared)])
+    among = _Crowd(users, crowd, common)
     rungs.append(_shuffled(releases, records, stages, among, delta, same, in_clear, rungs[-1]))
     return tuple(rungs)
 
@@ -303,11 +304,6 @@ def shared(rung: Mapping[str, Any]) -> tuple[str, ...]:
 def _passed(text: _Declared | None) -> list[str]:
     """Return the words for the text's exposures that are declared public."""
     return [] if text is None else [EXPOSURES[n] for n in text.mechanism.guarantee.exposes if n in text.public]
-
-
-def _common(public: Mapping[str, str], text: _Declared | None) -> str:
-    """Return the words for what users of one crowd share: all that leaves in clear beside a release, or ""."""
-    return " and ".join([*(name for name in public if name not in EXPOSURES), *_passed(text)])
 
 
 @dataclass(frozen=True)

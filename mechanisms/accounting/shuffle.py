@@ -27,6 +27,7 @@ from functools import lru_cache, partial, reduce
 from typing import Any
 
 from mechanisms.accounting.blanket import blanket_epsilon
+from mechanisms.accounting.compose import compose
 from mechanisms.accounting.generic import LEAST_DELTA, check_arguments, variation_ratio
 from mechanisms.accounting.rounds import rounds_epsilon
 from mechanisms.accounting.truncated import truncated_epsilon
@@ -274,9 +275,11 @@ def generic_epsilon(mechanisms: Sequence[Mechanism], *, users: int, delta: float
 
 def _local(mechanisms: Sequence[Mechanism], worst: float, numeric: float, delta: float) -> tuple[float, float]:
     """Return (local ε at δ, total variation of the worst pair), with the samplers' numeric ε; 1 if it is unknown."""
-    loss = _joint_loss([mechanism.privacy_loss() for mechanism in mechanisms])
-    if loss is None:
-        return min(worst, _composed(mechanisms, delta) + numeric), 1.0
+    losses = [mechanism.privacy_loss() for mechanism in mechanisms]
+    if math.prod(len(part.low) for part in losses) > _MOST_CELLS:
+        composed = compose([(mechanism, 1) for mechanism in mechanisms], delta=delta)
+        return min(worst, composed.epsilon + numeric), 1.0
+    loss = reduce(_product, losses)
     return min(worst, loss.epsilon(delta) + numeric), min(1.0, loss.delta(0.0) + math.expm1(numeric))
 
 
@@ -306,14 +309,9 @@ def joint_blanket(mechanisms: Sequence[Mechanism]) -> BlanketCells | None:
     return replace(joint, log_gamma=joint.log_gamma - numeric, numeric=numeric)
 
 
-def _joint_loss(parts: Sequence[LossCells]) -> LossCells | None:
-    """Return the loss of independent releases together, all pairs of cells, or None if they are too many."""
-    if math.prod(len(part.low) for part in parts) > _MOST_CELLS:
-        return None
-    return reduce(_product, parts)
-
-
 def _product(one: LossCells, other: LossCells) -> LossCells:
+    """Return the loss of two independent releases together, all pairs of cells."""
+
     def outer(first: FloatArray, second: FloatArray) -> FloatArray:
         table: FloatArray = first[:, None] + second[None, :]
         return table.ravel()
@@ -330,13 +328,6 @@ def _product(one: LossCells, other: LossCells) -> LossCells:
         symmetric=one.symmetric and other.symmetric,
         left_out=either(one.left_out, other.left_out),
     )
-
-
-def _composed(mechanisms: Sequence[Mechanism], delta: float) -> float:
-    """Return the local ε of many releases by composition."""
-    from mechanisms.accounting.compose import compose
-
-    return compose([(mechanism, 1) for mechanism in mechanisms], delta=delta).epsilon
 
 
 def json_ready(value: Any) -> Any:

@@ -135,8 +135,8 @@ SAID = {
     "    guarantee = Guarantee(1.0, 'discrete', 1.0, 'label')\n"
     "    privacy_loss = lambda self, distance=None: pure_loss(1.01)\n": "must not be the smaller",
     "    guarantee = property(lambda self: self.nothing)\n"
-    "    privacy_loss = lambda self, distance=None: 1\n": "does not say what it promises",
-    METRIC + "    def __post_init__(self):\n        1 / 0\n": "cannot be made",
+    "    privacy_loss = lambda self, distance=None: 1\n": "fails with",
+    METRIC + "    def __post_init__(self):\n        1 / 0\n": "fails with",
 }
 
 

@@ -64,45 +64,10 @@ def test_divergence_is_that_of_the_enumerated_counts(pair, users):
         assert exact * (1 - 1e-12) - 1e-15 <= bound(epsilon) <= exact * (1 + 2e-7) + 2.1e-10
 
 
-def random_randomizer(rng, inputs, outputs, epsilon):
-    """An ε-locally private randomizer with extreme probabilities, rows (inputs, outputs)."""
-    rows = np.exp(rng.choice([0.0, epsilon / 2], size=(inputs, outputs)))
-    rows *= rng.dirichlet(np.ones(outputs))
-    return rows / rows.sum(axis=1, keepdims=True)
-
-
 def parameters(rows):
     """(ε0, β) of a randomizer: its largest loss and its largest total variation."""
     loss = max(float(np.log(a / b).max()) for a, b in itertools.permutations(rows, 2))
     return loss, max(float(np.maximum(a - b, 0.0).sum()) for a, b in itertools.permutations(rows, 2))
-
-
-def test_generic_bounds_hold_for_random_randomizers():
-    rng = np.random.default_rng(3)
-    closest = 0.0
-    for _ in range(25):
-        rows = random_randomizer(rng, 3, 4, float(rng.uniform(0.5, 3.0)))
-        epsilon_0, beta = parameters(rows)
-        users = int(rng.integers(2, 5))
-        bounds = {
-            "variation_ratio": pair_profile(
-                variation_pair(math.exp(epsilon_0), beta, math.exp(epsilon_0)), users, 1e-6
-            ),
-            "stronger_clone": pair_profile(stronger_pair(epsilon_0), users, 1e-6),
-            "clones_2021": pair_profile(clones_pair(epsilon_0), users, 1e-6),
-        }
-        for others in itertools.combinations_with_replacement(range(3), users - 1):
-            rest = [rows[z] for z in others]
-            laws = [shuffled([row, *rest]) for row in rows]
-            for first, second in itertools.permutations(laws, 2):
-                for epsilon in (0.0, 0.2, 0.6):
-                    exact = hockey_stick(first, second, epsilon)
-                    variation, strong, clones = (bound(epsilon) for bound in bounds.values())
-                    noise = 1e-12
-                    assert exact - noise <= variation <= strong * (1 + 2e-7) + noise <= clones * (1 + 4e-7) + 2 * noise
-                    if exact > 1e-6:
-                        closest = max(closest, exact / variation)
-    assert closest > 0.6  # the comparison is not an empty one
 
 
 def test_published_variation_ratio_is_not_a_bound_for_every_randomizer():
