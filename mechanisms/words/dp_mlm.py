@@ -91,20 +91,9 @@ class DpMlm(FromLogits):
         """
         current, mask = language_model.rows_of(self.name, x, self.vocabulary)
         points, length = Points.drawn(rng, current.shape, 1), current.shape[1]
-        for block in language_model.blocks(mask):
-            for position in range(current.shape[1]):
-                rows = block[mask[block, position]]
-                if len(rows):
-                    before = current[rows, position]
-                    at = np.full(len(rows), position, dtype=np.int64)
-                    current[rows, position] = self._draw(
-                        scores,
-                        at,
-                        current,
-                        rows,
-                        points[rows * length + position],
-                        lift=partial(self._filtered, x=before),
-                    )
+        for position, rows in language_model.steps(mask):
+            own, lift = points[rows * length + position], partial(self._filtered, x=current[rows, position])
+            current[rows, position] = self._draw(scores, position, current, rows, own, lift=lift)
         return current.reshape(np.shape(x))
 
     @cached_property
@@ -172,20 +161,17 @@ class DpMlmResized(FromLogits):
         u = points.u.reshape(n, length, 4)
         out = np.full((n, length), NOTHING, dtype=np.int64)
         count = np.zeros(n, dtype=np.int64)
-        for block in language_model.blocks(mask):
-            for position in range(length):
-                here = block[mask[block, position]]
-                for coin, chance, uniform in ((0, 1 - self.deletion, 2), (1, self.addition, 3)):
-                    # a word stays if its coin is below 1 - D, one is added if its coin is below A
-                    rows = here[(u[here, position, coin] < chance) & (count[here] < length)]
-                    if len(rows):
-                        at = count[rows]
-                        context = _current(out[rows], at, word_ids[rows], position)
-                        contexts = np.full((n, context.shape[1]), NOTHING, dtype=np.int64)
-                        contexts[rows] = context
-                        own = points[rows * length + position].columns(uniform, uniform + 1)
-                        out[rows, at] = self._draw(scores, at, contexts, rows, own)
-                        count[rows] += 1
+        for position, here in language_model.steps(mask):
+            for coin, chance, uniform in ((0, 1 - self.deletion, 2), (1, self.addition, 3)):
+                # a word stays if its coin is below 1 - D, one is added if its coin is below A
+                rows = here[(u[here, position, coin] < chance) & (count[here] < length)]
+                if len(rows):
+                    at = count[rows]
+                    contexts = np.full((n, 2 * length), NOTHING, dtype=np.int64)
+                    contexts[rows] = _current(out[rows], at, word_ids[rows], position)
+                    own = points[rows * length + position].columns(uniform, uniform + 1)
+                    out[rows, at] = self._draw(scores, at, contexts, rows, own)
+                    count[rows] += 1
         return out.reshape(np.shape(x))
 
 
@@ -248,15 +234,13 @@ class DpPrompt(FromLogits):
         out = np.full(word_ids.shape, NOTHING, dtype=np.int64)
         end = self.vocabulary.exact_word_id(self.end) if self.end else None
         open_ = np.ones(len(word_ids), dtype=np.bool_)
-        for block in language_model.blocks(mask):
-            for position in range(word_ids.shape[1]):
-                rows = block[mask[block, position] & open_[block]]
-                if len(rows):
-                    at = np.full(len(rows), position, dtype=np.int64)
-                    drawn = self._draw(scores, at, out, rows, points[rows * length + position])
-                    ended = drawn == end
-                    out[rows, position] = np.where(ended, NOTHING, drawn)
-                    open_[rows[ended]] = False
+        for position, here in language_model.steps(mask):
+            rows = here[open_[here]]
+            if len(rows):
+                drawn = self._draw(scores, position, out, rows, points[rows * length + position])
+                ended = drawn == end
+                out[rows, position] = np.where(ended, NOTHING, drawn)
+                open_[rows[ended]] = False
         return out.reshape(np.shape(x))
 
 

@@ -118,7 +118,7 @@ class FromLogits(OfWords):
     def _draw(
         self,
         scores: Scores,
-        positions: IntArray,
+        position: int | IntArray,
         word_ids: IntArray,
         rows: IntArray,
         points: Points,
@@ -126,6 +126,7 @@ class FromLogits(OfWords):
         lift: Callable[[FloatArray], FloatArray] | None = None,
     ) -> IntArray:
         """Draw one word for each of the rows, at its position: (k,) int64. `lift` changes the log-weights."""
+        positions = np.full(len(rows), position, dtype=np.int64)
         logits, expected = np.asarray(scores(positions, word_ids, rows)), (len(rows), len(self.vocabulary))
         if logits.shape != expected:
             raise ValueError(f"{self.name}: expected scores {expected}, got {logits.shape}")
@@ -178,11 +179,18 @@ class OfAnyVocabulary:
         raise NotImplementedError(f"{self.name}: its price alone is known; name its model to draw")
 
 
-def blocks(there: BoolArray) -> Iterator[IntArray]:
-    """Yield rows of (n, L) in blocks of texts of similar length: no row's draws depend on the others in its block."""
-    order = np.argsort(there.sum(axis=1), kind="stable").astype(np.int64)
+def steps(mask: BoolArray) -> Iterator[tuple[int, IntArray]]:
+    """Yield each position and the rows of (n, L) that have a token there, in blocks of texts of similar length.
+
+    No row's draws depend on the others in its block.
+    """
+    order = np.argsort(mask.sum(axis=1), kind="stable").astype(np.int64)
     for start in range(0, len(order), BLOCK):
-        yield order[start : start + BLOCK]
+        block = order[start : start + BLOCK]
+        for position in range(mask.shape[1]):
+            rows = block[mask[block, position]]
+            if len(rows):
+                yield position, rows
 
 
 def rows_of(name: str, x: NDArray[Any], vocabulary: Vocabulary) -> tuple[IntArray, BoolArray]:
