@@ -44,8 +44,7 @@ from mechanisms.messages.wire import (
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import constant_share, signed_directions, statistic_vectors, user_means
 from mechanisms.quantizer import SPHERE
-from mechanisms.randomized_answer import RandomizedAnswer
-from mechanisms.randomized_response import RandomizedResponse
+from mechanisms.randomized_response import RandomizedAnswer, RandomizedResponse
 from mechanisms.streams import SimulationStreams
 from server.training.statistic_head import shared_codes, simplex_codes
 from server.validation import validate

@@ -18,8 +18,8 @@ from scipy import stats
 from client import app
 from mechanisms.streams import SecureUniforms, SimulationStreams
 from mechanisms.vocabulary import NOTHING
-from mechanisms.words.length import Length
 from mechanisms.words.santext import SanText
+from mechanisms.words.text import Length
 from simulations.errors import UserError
 from sottovoce.adversary.audit import run as audit
 from sottovoce.adversary.audit.client import (
