@@ -24,7 +24,7 @@ from mechanisms.decimals import symmetric_beta_quantile
 from mechanisms.facts import DIMS, Facts
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
-from mechanisms.losses.categorical import randomized_response_loss, response_blanket
+from mechanisms.losses.categorical import cap_blanket, cap_loss
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.quantizer import SPHERE, Quantizer
@@ -97,11 +97,6 @@ class PrivUnit:
     def log_mass(self) -> float:
         """Return log c, of the cap's mass under the uniform law."""
         return _log_mass(self.epsilon, self._p)
-
-    @property
-    def _labels(self) -> float:
-        """Return 1/c, at least 2."""
-        return max(2.0, math.exp(-self.log_mass))
 
     @property
     def scale(self) -> float:
@@ -187,7 +182,7 @@ class PrivUnit:
 
     def blanket(self) -> BlanketCells:
         """Return the blanket and the antipodal pair, in three cells: see mechanisms.losses.categorical."""
-        return response_blanket(self.epsilon, self._labels)
+        return cap_blanket(self.epsilon, self.log_mass)
 
     def log_prob(self, y: FloatArray, x: FloatArray) -> FloatArray:
         """Return the log density at y given x, rows (n, D) -> (n,), relative to the uniform law on the sphere."""
@@ -205,7 +200,7 @@ class PrivUnit:
         """Return the exact loss of two disjoint caps, which dominates all pairs; `distance` is 0, 1 or None."""
         if not checks.differs(self.name, distance):
             return no_loss()
-        return randomized_response_loss(self.epsilon, self._labels)
+        return cap_loss(self.epsilon, self.log_mass)
 
 
 #: Largest addition to a loss by the inverse beta function (relative, tests check it) and by masses.

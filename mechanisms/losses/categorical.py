@@ -26,8 +26,8 @@ e^ε times lower elsewhere is b·e^ε and b times the uniform one, c·e^ε·b + 
 x's cap outside that of x', -ε the other way round, else 0: ε-DP. δ(ε') is (1 - e^(ε' - ε))·P_x(cap of x without that of
 x'), which grows as the caps' overlap falls: antipodal caps, and any disjoint ones, dominate every pair.
 inf_x p_x(y) = b for every y, as a cap of another x misses it: the blanket is uniform, of weight b. U is e^ε·b with
-probability c, else b, for every x. For disjoint caps U and V are never high together, which is countermonotone. So loss
-and blanket are those of randomized response with K = 1/c labels.
+probability c, else b, for every x. For disjoint caps U and V are never high together, which is countermonotone. (It is
+randomized response with 1/c labels.)
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def pair_loss(log_p: FloatArray, log_q: FloatArray) -> LossCells:
     )
 
 
-def randomized_response_loss(epsilon: float, classes: float) -> LossCells:
+def randomized_response_loss(epsilon: float, classes: int) -> LossCells:
     """Return the loss of two labels under k-ary randomized response: atoms at ε, 0 and -ε, for every pair."""
     if epsilon == 0:
         return no_loss()
@@ -160,8 +160,8 @@ def prior_blanket(epsilon: float, classes: int) -> BlanketCells:
     )
 
 
-def response_blanket(epsilon: float, classes: float) -> BlanketCells:
-    """Return cells {x}, {x'} and all other labels, exact; epsilon >= 0, classes K >= 2, which need not be whole."""
+def response_blanket(epsilon: float, classes: int) -> BlanketCells:
+    """Return cells {x}, {x'} and all other labels, exact; epsilon >= 0, classes K >= 2."""
     log_gamma = -float(np.logaddexp(epsilon - math.log(classes), math.log1p(-1 / classes)))
     log_w = np.log(np.array([1, 1, classes - 2][: 3 if classes > 2 else 2], dtype=np.float64)) - math.log(classes)
     log_u = log_gamma + np.array([epsilon, 0.0, 0.0])[: len(log_w)]
@@ -176,3 +176,46 @@ def response_blanket(epsilon: float, classes: float) -> BlanketCells:
         log_v_low=log_v,
         log_v_high=log_v,
     )
+
+
+def cap_loss(epsilon: float, log_mass: float) -> LossCells:
+    """Return the exact loss of two inputs with disjoint caps. log_mass is log of c, at most log 1/2; epsilon >= 0."""
+    losses, log_p, log_q = _atoms(epsilon, log_mass)
+    return LossCells(low=losses, high=losses, log_p=log_p, log_q=log_q)
+
+
+def cap_blanket(epsilon: float, log_mass: float) -> BlanketCells:
+    """Return blanket and dominating pair: cells {x's cap}, {the other cap}, {neither}, exact."""
+    log_base = _log_base(epsilon, log_mass)
+    _, log_p, log_q = _atoms(epsilon, log_mass)
+    log_u = log_base + np.array([epsilon, 0.0, 0.0])
+    log_v = log_base + np.array([0.0, epsilon, 0.0])
+    kept = np.isfinite(log_p)  # at c = 1/2 both caps cover everything
+    return BlanketCells(
+        log_gamma=min(0.0, log_base),
+        log_w=np.array([log_mass, log_mass, _log_outside(log_mass)])[kept],
+        log_p=log_p[kept],
+        log_q=log_q[kept],
+        log_u_low=log_u[kept],
+        log_u_high=log_u[kept],
+        log_v_low=log_v[kept],
+        log_v_high=log_v[kept],
+    )
+
+
+def _atoms(epsilon: float, log_mass: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return losses of the three cells, and their log masses under x and x'."""
+    high, low = log_mass + epsilon + _log_base(epsilon, log_mass), log_mass + _log_base(epsilon, log_mass)
+    outside = _log_outside(log_mass) + _log_base(epsilon, log_mass)
+    return np.array([epsilon, -epsilon, 0.0]), np.array([high, low, outside]), np.array([low, high, outside])
+
+
+def _log_base(epsilon: float, log_mass: float) -> float:
+    """Return log b of the low density, relative to the uniform one, 1/(1 - c + c·e^ε)."""
+    return -float(np.logaddexp(np.log1p(-np.exp(log_mass)), log_mass + epsilon))
+
+
+def _log_outside(log_mass: float) -> float:
+    """Return log(1 - 2c), of the outputs in neither cap."""
+    with np.errstate(divide="ignore"):
+        return float(np.log1p(-min(1.0, 2 * np.exp(log_mass))))
