@@ -15,7 +15,9 @@ from scipy import stats
 from scipy.special import betaincinv, expit
 
 from mechanisms.accounting.shuffle import amplify
+from mechanisms.losses.categorical import cap_blanket, cap_loss, response_blanket
 from mechanisms.privunit import LEAST_CAP, PrivUnit, best_cap_probability
+from mechanisms.randomized_response import RandomizedResponse
 from tests.support.mechanisms import streams
 
 ALARM = 1e-6
@@ -169,6 +171,15 @@ def test_the_loss_of_a_rare_cap_is_the_one_it_states(epsilon: float) -> None:
             held = mechanism.privacy_loss()
             assert held.epsilon(0.0) + mechanism.guarantee.numeric_epsilon >= loss
             assert held.delta(0.0) == pytest.approx(float(inside - (1 - inside) * c / (1 - c)), rel=1e-9, abs=1e-15)
+
+
+def test_its_blanket_and_loss_are_those_of_randomized_response_with_one_label_for_each_mass() -> None:
+    for k, epsilon in ((2, 0.5), (4, 2.0)):
+        ours, theirs = cap_blanket(epsilon, -math.log(k)), response_blanket(epsilon, k)
+        for name in ("log_gamma", "log_w", "log_p", "log_q", "log_u_low", "log_v_high"):
+            np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), atol=1e-12)
+        labels = RandomizedResponse(epsilon, k).privacy_loss()
+        assert cap_loss(epsilon, -math.log(k)).delta(0.3) == pytest.approx(labels.delta(0.3), abs=1e-12)
 
 
 def test_what_a_shuffler_makes_of_it() -> None:
