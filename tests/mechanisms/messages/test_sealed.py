@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from mechanisms.messages.sealed import (
     OVERHEAD,
     SUITE,
     Sealed,
+    envelop,
     generate_keys,
     hpke_info,
     open_envelope,
@@ -212,6 +214,18 @@ def test_another_key_opens_nothing() -> None:
     wanted = request()
     assert not unseal(seal(reply_to(wanted), wanted, PUBLIC).rows, wanted, generate_keys()[0])[1].any()
     assert not unseal(seal(reply_to(wanted), wanted, generate_keys()[1]).rows, wanted, PRIVATE)[1].any()
+
+
+def test_a_device_signs_all_of_its_envelope() -> None:
+    """A carrier who gave a row to another user, record, place or request would choose whose release it is."""
+    wanted, (device, _) = request(), generate_keys()
+    outer = envelop(seal(reply_to(wanted), wanted, PUBLIC), "a", PUBLIC, device)
+    assert len(open_envelope(outer, "a", PRIVATE, public_of(device))) == N
+    swapped = np.roll(np.arange(N), 1)
+    changed = [(replace(outer, **{name: getattr(outer, name)[swapped]}), "a") for name in ("users", "records", "rows")]
+    for envelope, name in [*changed, (replace(outer, signature=b""), "a"), (outer, "b")]:
+        with pytest.raises(ValueError, match=r"not signed$"):
+            open_envelope(envelope, name, PRIVATE, public_of(device))
 
 
 def test_a_bit_that_changed_spoils_its_row_alone() -> None:
