@@ -24,7 +24,7 @@ from simulations.artifacts.model_folder import save_model
 from simulations.artifacts.ways import training_of
 from simulations.corpora.corpus import Corpus, Split
 from simulations.corpora.parts import load_split
-from simulations.experiment import Experiment, from_table, slug
+from simulations.experiment import Experiment, from_table, slug, to_toml
 from simulations.run.arm import ArmRun
 from simulations.run.collect import FlowerUsers
 from simulations.run.partition import hand_out
@@ -272,3 +272,15 @@ def ledger_rows(folder: Path, arm: str) -> list[LedgerRow]:
         with Ledger(path, durable=False) as ledger:
             rows += ledger.rows()
     return rows
+
+
+def attacked_run(study: Experiment, ready: Prepared, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run folder of made-up data, which attacks read again; nobody released the records of the test part."""
+    use_folder(folder / "nodes", monkeypatch)
+    run_arms(study, LocalGrid(make_nodes(study, folder / "nodes")), models=folder / "models")
+    (folder / "experiment.toml").write_text(to_toml(study), encoding="utf-8")
+    target, train, test = "sottovoce.adversary.attacks.target", ready.held.train, ready.held.test
+    monkeypatch.setattr(f"{target}.prepared", lambda run: ready)
+    split = Split(Corpus([], np.zeros(0, int), train.classes), train, test)
+    monkeypatch.setattr(f"{target}.load_split", lambda *_: (split, {}))
+    return folder

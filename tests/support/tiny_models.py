@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +13,22 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 WORDS = ["good", "bad", "fine", "awful", "film", "book", "the", "a", "was", "and", "not", "very", "plot", "##s", "."]
 
 
-def tiny_bert(folder: Path, width: int = 32) -> Path:
-    """A BERT of 2 layers with random weights, saved as a checkpoint."""
+def tiny_bert(
+    folder: Path, width: int = 32, words: Sequence[str] = WORDS, *, layers: int = 2, spread: float = 0.02
+) -> Path:
+    """A BERT with random weights of this deviation, saved as a checkpoint."""
     folder.mkdir(parents=True, exist_ok=True)
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
     (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
     BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
     config = BertConfig(
         vocab_size=len(vocabulary),
         hidden_size=width,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         intermediate_size=64,
         max_position_embeddings=64,
+        initializer_range=spread,
     )
     with torch.random.fork_rng():
         torch.manual_seed(0)

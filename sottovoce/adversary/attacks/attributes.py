@@ -50,7 +50,7 @@ ATTACKS = {
 #: Explanation of their table's columns.
 READING = (
     "Attributes from words: success is the share of right guesses; baseline: the most frequent value. Static and "
-    "adaptive read a text by its words, by their mean vector and by a sentence encoder, and take what guesses best on "
+    "adaptive read a text by its words and by a sentence encoder, and take what guesses best on "
     "public texts held out, which the adaptive one has rewritten. Relative gain is U/U' - P/P' (Mattern et al. 2022; "
     "Meisenbacher et al. 2024, section 5.2), with U the accuracy of the arm's model and P the success of the attack, "
     "U' and P' the same without noise (U' of the run's reference arm whose texts are as written): below 0 the text has "
@@ -344,10 +344,8 @@ class _Attributes:
 
         ids are words (d, p, L); lines are d draws of p texts.
         """
-        table = self.text.vocabulary.vectors
         return {
             "words": ids,
-            "vectors": np.stack([estimators.vectors(item, table) for item in ids]),
             "sentence encoder": np.stack([self._encoder.embed(list(map(joined, item))) for item in lines]),
         }
 

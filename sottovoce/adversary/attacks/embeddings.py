@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from sottovoce.adversary.attacks import attributes, scores
 from sottovoce.adversary.attacks.target import (
     Knowledge,
     Result,
-    Row,
     Skipped,
     Target,
     attacked,
@@ -78,69 +77,70 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
     rows = attacked(target, rows_of(target, "embedding"), "embeddings")
     rows = [row for row in rows if row.released.digest == rows[0].released.digest]
     log.info(f"{target.arm.name}: {len(rows):,} released embeddings of stage {rows[0].released.stage}")
-    adversary = knowledge(target, rows[0])
-    texts = texts_of(target, rows)
-    values_of_rows = np.stack([values(row, adversary.mechanism) for row in rows])
-    sides = [_Embeddings(target, adversary, rows, texts, values_of_rows)]
+    known, texts = knowledge(target, rows[0]), texts_of(target, rows)
+    mechanism, stage = known.mechanism, rows[0].released.stage
+    epsilon = getattr(mechanism, "epsilon", None)
+    about = {"mechanism": mechanism.name, "epsilon": epsilon, "worst_case_epsilon": mechanism.guarantee.worst_case()}
+    sides = [
+        _Embeddings(
+            target=target,
+            known=known,
+            about={"arm": target.arm.name, "stage": stage} | about,
+            texts=texts,
+            seen=np.stack([values(row, mechanism) for row in rows]),
+            public=known.drawn(1 if epsilon is None else _DRAWS),
+            clean=known.points[None],
+            curves=allowed.curves(mechanism),
+        )
+    ]
     if target.unprotected:
-        sides.insert(0, _Unprotected(target, adversary, rows, texts, adversary.encoded(texts)))
+        about = {"mechanism": None, "epsilon": None, "worst_case_epsilon": float("inf")}
+        side = _Embeddings(
+            target=target,
+            known=known,
+            about={"arm": UNPROTECTED, "stage": stage} | about,
+            texts=texts,
+            seen=known.encoder.embed(texts),
+            public=known.embeddings[None],
+            clean=known.embeddings[None],
+            curves=[np.zeros((0, 2))] * 2,
+        )
+        sides.insert(0, side)
     results: list[dict[str, Any]] = []
     skipped: list[str] = []
     for side in sides:
-        entries_, reasons = collect((name for name in names if name in side.applies), side.results, on=side.name)
+        # without a mechanism there is no noise to adapt to, and a text has one embedding
+        applies = ATTACKS if side.about["mechanism"] else (*_INVERSIONS, "attribute-static")
+        entries_, reasons = collect((name for name in names if name in applies), side.results, on=side.about["arm"])
         results += entries_
         skipped += reasons
     return results, skipped
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class _Embeddings:
-    """Attacked releases `seen` (n, m') of one arm; `texts` are the truth, for the scores alone."""
+    """Attacked releases of one arm, or embeddings as they would leave a client without any mechanism.
+
+    about has values of each result. texts are the truth, for the scores alone. seen are the releases (n, k). public are
+    simulated releases of public texts (d, p, k), clean the same without noise (1, p, k). curves are those of one
+    release, and of two together: of two users who might be exchanged.
+    """
 
     target: Target
     known: Knowledge
-    rows: list[Row]
+    about: dict[str, Any]
     texts: list[Text]
     seen: NDArray[Any]
-
-    applies: ClassVar[tuple[str, ...]] = tuple(ATTACKS)
-
-    @property
-    def name(self) -> str:
-        return self.target.arm.name
-
-    @property
-    def about(self) -> dict[str, Any]:
-        theorem = self.known.mechanism.guarantee
-        return {
-            "mechanism": self.known.mechanism.name,
-            "epsilon": getattr(self.known.mechanism, "epsilon", None),
-            "worst_case_epsilon": theorem.worst_case(),
-        }
+    public: NDArray[Any]
+    clean: NDArray[Any]
+    curves: list[FloatArray]
 
     def results(self, name: str) -> list[Result]:
         """Return an attack's results; raise Skipped if it does not apply."""
-        result_of = partial(Result, attack=name, arm=self.name, **self.about, stage=self.rows[0].released.stage)
+        result_of = partial(Result, attack=name, **self.about)
         if name in _INVERSIONS:
             return [self._inverted(name, result_of)]
         return [self._attribute(name, attribute, result_of) for attribute in attributes.wanted(self.target)]
-
-    # --- data that attacks learn on
-
-    @cached_property
-    def public(self) -> NDArray[Any]:
-        """Return simulated releases of public texts, (d, p, k)."""
-        return self.known.drawn(1 if self.about["epsilon"] is None else _DRAWS)
-
-    @cached_property
-    def clean(self) -> NDArray[Any]:
-        """Return vectors of public texts without noise, (1, p, k)."""
-        return self.known.points[None]
-
-    @cached_property
-    def curves(self) -> list[FloatArray]:
-        """Return the curves of one release, and of two together: of two users who might be exchanged."""
-        return allowed.curves(self.known.mechanism)
 
     # --- words
 
@@ -160,22 +160,18 @@ class _Embeddings:
         except ValueError as error:
             raise Skipped(str(error)) from error
         truth, count_beyond = pieces.truth(as_lines(self.texts))
-        result = scores.words(guesses, truth, count_beyond)
-        baseline = scores.words(np.tile(inversion.most_frequent(words), (len(truth), 1)), truth, count_beyond)
+        rate, precision, recall = scores.words(guesses, truth, count_beyond)
+        frequent = np.tile(inversion.most_frequent(words), (len(truth), 1))
         bound, bound_counts = (allowed.f1(curve, truth.mean(axis=0)) for curve in self.curves)
         return result_of(
-            rate=result.f1,
-            baseline=baseline.f1.success,
+            rate=rate,
+            baseline=scores.words(frequent, truth, count_beyond)[0].success,
             texts=len(self.texts),
             tokens=int(truth.sum() + count_beyond.sum()),
             bound=bound,
             bound_counts=bound_counts,
-            note=f"precision {result.precision:.3f}, recall {result.recall:.3f}",
-            more={
-                "dim": self.seen.shape[1],
-                "precision": result.precision,
-                "recall": result.recall,
-            },
+            note=f"precision {precision:.3f}, recall {recall:.3f}",
+            more={"dim": self.seen.shape[1], "precision": precision, "recall": recall},
         )
 
     @cached_property
@@ -206,7 +202,7 @@ class _Embeddings:
         spec, seed, count = self.target.arm.embedding, self.target.seed, len(texts.classes)
         assert spec is not None
         pool = Pool(self.known.embeddings[texts.auxiliary], np.zeros_like(texts.labels), texts.labels)
-        embeddings = self.known.encoded([self.texts[row] for row in texts.attacked])
+        embeddings = self.known.encoder.embed([self.texts[row] for row in texts.attacked])
         try:
             question = vectors.for_value(
                 pool, count, lambda maps: [Question(*maps, embedding_mechanism(spec, maps[1].shape[1]))], seed=seed
@@ -216,34 +212,6 @@ class _Embeddings:
         points = question.vectors(embeddings, np.zeros(len(embeddings), np.int64))
         draws = question.drawn(points, seed=seed, stage="attack-chosen")
         return question, vectors.guessed(question, draws, pool, count)
-
-
-@dataclass(frozen=True, eq=False)
-class _Unprotected(_Embeddings):
-    """Embeddings at the encoder's full width, as they would leave a client without any mechanism."""
-
-    #: There is no noise to adapt to, and a text has one embedding.
-    applies: ClassVar[tuple[str, ...]] = (*_INVERSIONS, "attribute-static")
-
-    @property
-    def name(self) -> str:
-        return UNPROTECTED
-
-    @property
-    def about(self) -> dict[str, Any]:
-        return {"mechanism": None, "epsilon": None, "worst_case_epsilon": float("inf")}
-
-    @cached_property
-    def public(self) -> NDArray[Any]:
-        return self.known.embeddings[None]
-
-    @cached_property
-    def clean(self) -> NDArray[Any]:
-        return self.public
-
-    @cached_property
-    def curves(self) -> list[FloatArray]:
-        return [np.zeros((0, 2))] * 2
 
 
 # --- the vocabulary of inversion

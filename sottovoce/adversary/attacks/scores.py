@@ -129,23 +129,8 @@ def chosen_by_the_other_half(
     return result, (names[0], names[1])
 
 
-@dataclass(frozen=True)
-class Words:
-    """Scores of guessed sets of words, over all texts together; one text is one observation.
-
-    Args:
-        precision: Precision.
-        recall: Recall.
-        f1: F1.
-    """
-
-    precision: float
-    recall: float
-    f1: Rate
-
-
-def words(guesses: NDArray[np.bool_], truth: NDArray[np.bool_], beyond: IntArray) -> Words:
-    """Return the scores of guessed sets of words.
+def words(guesses: BoolArray, truth: BoolArray, beyond: IntArray) -> tuple[Rate, float, float]:
+    """Return F1, precision and recall of guessed sets of words, over all texts together; one text is one observation.
 
     Args:
         guesses: Guesses (n, V).
@@ -157,11 +142,8 @@ def words(guesses: NDArray[np.bool_], truth: NDArray[np.bool_], beyond: IntArray
     f1 = 2 * hits.sum() / max(1, guess_sizes.sum() + truth_sizes.sum())
     residuals, sizes = 2 * hits - f1 * (guess_sizes + truth_sizes), guess_sizes + truth_sizes
     error = float(math.sqrt((residuals**2).sum()) / max(1, sizes.sum()))
-    return Words(
-        float(hits.sum() / max(1, guess_sizes.sum())),
-        float(hits.sum() / max(1, truth_sizes.sum())),
-        Rate(float(f1), error, len(sizes), min(_SHARES, float(sizes.mean() / max(1, sizes.max())) or 1.0)),
-    )
+    rate = Rate(float(f1), error, len(sizes), min(_SHARES, float(sizes.mean() / max(1, sizes.max())) or 1.0))
+    return rate, float(hits.sum() / max(1, guess_sizes.sum())), float(hits.sum() / max(1, truth_sizes.sum()))
 
 
 def guesses_right(guesses: IntArray, truth: IntArray) -> Rate:

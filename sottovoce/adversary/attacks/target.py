@@ -302,10 +302,6 @@ class Knowledge:
         """Return the mechanism's inputs for the public texts, unit rows (p, m')."""
         return self.maps.project(self.embeddings)
 
-    def encoded(self, texts: Sequence[Text]) -> NDArray[np.float32]:
-        """Return full-width embeddings (n, m)."""
-        return self.encoder.embed(texts)
-
     def drawn(self, count: int) -> FloatArray:
         """Return simulated releases of the public texts on the public quantizer, (count, p, m')."""
         rows = [sanitize_public(self.mechanism, self.points, seed=self.seed, stage=f"attack-{i}") for i in range(count)]

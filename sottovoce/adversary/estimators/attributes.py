@@ -236,22 +236,6 @@ def by_words(auxiliary: IntArray, labels: IntArray, seen: IntArray, *, classes: 
     return _likeliest((laws[:, column] * mask).sum(axis=2), labels, classes)
 
 
-def vectors(texts: IntArray, table: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the mean vector of each text's words and its number of places, (n, m + 1).
-
-    Unknown words have no vector.
-
-    Args:
-        texts: Numbers of words (n, L).
-        table: Vectors (V, m) of words.
-    """
-    masks = (texts != NOTHING) & (texts < len(table))
-    total = np.stack([table[row[mask]].sum(axis=0) for row, mask in zip(texts, masks, strict=True)])
-    mean = total / np.maximum(masks.sum(axis=1), 1)[:, None]
-    result: NDArray[np.float32] = np.column_stack([mean, (texts != NOTHING).sum(axis=1)]).astype(np.float32)
-    return result
-
-
 def by_network(auxiliary: NDArray[Any], labels: IntArray, seen: NDArray[Any], *, classes: int, seed: int) -> IntArray:
     """Return the guessed class for each attacked vector, (n,).
 

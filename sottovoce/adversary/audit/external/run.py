@@ -17,7 +17,7 @@ from simulations.errors import UserError, no_file
 from sottovoce.adversary.audit.external.claim import Claim
 from sottovoce.adversary.audit.external.draws import ALONE, Drawer, Pair, games_of
 from sottovoce.adversary.audit.external.search import Pool, pair_of, worst_pair
-from sottovoce.adversary.audit.external.sequential import Searched, bet, search
+from sottovoce.adversary.audit.external.sequential import Stopped, bet, search
 from sottovoce.adversary.audit.external.source import Source
 from sottovoce.adversary.audit.measure import (
     FAMILY,
@@ -87,10 +87,10 @@ def audit_source(
     else:
         family = family if draws < LEAST else family / 2
         budget = 2 * draws if draws < LEAST else draws
-        search_result = search(drawer, budget, family, pair)
-        if search_result.stopped is not None or draws < LEAST:
-            return _of_bets(source, drawer, search_result, request, family)
-        pair, budget_left = search_result.pair, draws // 2
+        pair, violation = search(drawer, budget, family, pair)
+        if violation is not None or draws < LEAST:
+            return _of_bets(drawer, pair, violation, request, family)
+        budget_left = draws // 2
     games = games_of(drawer, pair)
     findings = measure(games, Audit(draws=budget_left, delta=claim.at, seed=seed), family=family)
     certificates = []
@@ -103,12 +103,11 @@ def audit_source(
     return result | {"certificates": certificates}
 
 
-def _of_bets(source: Source, drawer: Drawer, searched: Searched, asked: Audit, family: float) -> dict[str, Any]:
+def _of_bets(drawer: Drawer, pair: Pair, violation: Stopped | None, request: Audit, family: float) -> dict[str, Any]:
     """Return the results of an audit that ended with its search.
 
     The bound of a violated claim is the claim itself: it says that ε is larger, not by how much.
     """
-    pair, violation = searched.pair, searched.stopped
     draw, beside, _ = games_of(drawer, pair)
     game = beside if violation is not None and violation.beside else draw
     pure, at_delta = (game.theorem.pure, game.theorem.at_delta) if violation is not None else (0.0, 0.0)
@@ -133,9 +132,9 @@ def _of_bets(source: Source, drawer: Drawer, searched: Searched, asked: Audit, f
     certificates = []
     if violation is not None:
         measured = {"log10_wealth": violation.log_wealth / math.log(10), "confidence": 1 - family}
-        written = certificate(source, pair, game.about, violation.point, (drawer.drawn, asked.seed), measured)
+        written = certificate(drawer.source, pair, game.about, violation.point, (drawer.drawn, request.seed), measured)
         certificates = [written | {"process": [list(item) for item in violation.process]}]
-    return results(asked, [entries], family=family, figures=1) | {"certificates": certificates}
+    return results(request, [entries], family=family, figures=1) | {"certificates": certificates}
 
 
 def _only(source: Source) -> Pair | None:

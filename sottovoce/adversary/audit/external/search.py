@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain, combinations
+from itertools import chain, combinations, islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.checks import is_number
 from simulations.errors import UserError
 from sottovoce.adversary.audit.external.claim import Claim, key_of
 from sottovoce.adversary.audit.external.draws import QUICK, Drawer, Pair
@@ -81,17 +82,12 @@ def worst_pair(pool: Pool, budget: int, rounds: Rounds = LONG) -> Pair:
         ranking: list[tuple[float, Pair]] = []
         keys: set[str] = set()
         queue = iter([pair for _, pair in best[: limit // 2]]) if best else candidates
-        for pair in _followed(queue, ranking, move, drawer.rng):
-            if (ranking or best) and (len(keys) >= limit or drawer.drawn - start + 2 * n > share * budget):
+        for pair in islice(_followed(queue, ranking, move, drawer.rng), 5 * limit):  # some come again
+            if (ranking or best) and (len(ranking) >= limit or drawer.drawn - start + 2 * n > share * budget):
                 break
-            key = key_of(pair)
-            if key in keys or not claim.distance(*pair):
-                keys.add(key + " ")
-                if len(keys) > 4 * limit:
-                    break
-                continue
+            if (key := key_of(pair)) not in keys and claim.distance(*pair):
+                ranking.append((_looks(rows(pair[0], n), rows(pair[1], n), claim, pair), pair))
             keys.add(key)
-            ranking.append((_looks(rows(pair[0], n), rows(pair[1], n), claim, pair), pair))
         if not ranking:
             break
         best = sorted(ranking, key=lambda entry: -entry[0])
@@ -351,8 +347,8 @@ def space(stated: Any, where: str = "claim: inputs") -> Space:
 
 
 def _number(stated: Mapping[str, Any], key: str, where: str) -> float:
-    value = stated.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+    value: Any = stated.get(key)
+    if not is_number(value) or not np.isfinite(value):
         raise UserError(f"{where}: {key} must be a finite number, got {value!r}")
     return float(value)
 
@@ -388,15 +384,14 @@ class Pairs:
         if self.neighbours == "any":
             yield self.within.ends
             return
-        for end, other_end in (self._each.ends, self._each.ends[::-1]):
-            records = self.within.ends[int(end is self._each.ends[1])]
-            yield (records, records[1:]) if self.neighbours == "add-remove" else (records, [other_end, *records[1:]])
-            small = self.within.shrunk(records[1:], 1 / (2 * len(records)))
-            if self.neighbours == "add-remove":
-                yield [other_end, *records[1:]], records[1:]
-                yield [other_end, *small], small
-            else:
-                yield [end, *small], [other_end, *small]
+        for ends, records in zip((self._each.ends, self._each.ends[::-1]), self.within.ends, strict=True):
+            for rest in (records[1:], self.within.shrunk(records[1:], 1 / (2 * len(records)))):
+                first, other = [ends[0], *rest], [ends[1], *rest]
+                if self.neighbours == "add-remove":
+                    yield first, rest
+                    yield other, rest
+                else:
+                    yield first, other
 
     def proposed(self, rng: Rng) -> Pair:
         """Return a random pair."""
@@ -415,23 +410,16 @@ class Pairs:
         if self.neighbours == "any":
             kind = rng.integers(3)
             if kind == 0:
-                return self.within.moved(x, rng), other
-            if kind == 1:
                 return x, self.within.moved(other, rng)
             x = self.within.moved(x, rng)
-            return x, self.within.opposite(x, rng)
+            return x, (other if kind == 1 else self.within.opposite(x, rng))
         if self.neighbours == "add-remove":
             x, at = self.within.moved(x, rng), int(rng.integers(len(x)))
             return x, [*x[:at], *x[at + 1 :]]
-        places = [i for i, (a, b) in enumerate(zip(x, other, strict=True)) if a != b]
-        at, place = places[0] if places else 0, int(rng.integers(len(x)))
-        x, other = list(x), list(other)
-        side = (x, other)[int(rng.integers(2))]
-        if place == at or rng.integers(2):
-            side[at] = self._each.moved(side[at], rng)
-        else:
-            x[place] = other[place] = self._each.moved(x[place], rng)
-        return x, other
+        at = next((i for i, (a, b) in enumerate(zip(x, other, strict=True)) if a != b), 0)
+        record = self._each.moved(other[at], rng) if rng.integers(2) else other[at]
+        x = self.within.moved(x, rng)
+        return x, [*x[:at], record, *x[at + 1 :]]
 
     @property
     def _each(self) -> Space:

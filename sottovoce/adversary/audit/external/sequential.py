@@ -64,19 +64,6 @@ class Stopped:
     beside: bool
 
 
-@dataclass(frozen=True, eq=False)
-class Searched:
-    """Result of the sequential part.
-
-    Args:
-        pair: Pair that looks worst.
-        stopped: The violation, if one was found.
-    """
-
-    pair: Pair
-    stopped: Stopped | None
-
-
 def points_of(claim: Claim, pair: Pair) -> FloatArray:
     """Return the claimed points (ε, δ) of a pair that a bet may use, (J, 2)."""
     if claim.epsilon is not None:
@@ -84,8 +71,8 @@ def points_of(claim: Claim, pair: Pair) -> FloatArray:
     return claim.of_pair(*pair, claim.at).points
 
 
-def search(drawer: Drawer, budget: int, alpha: float, only: Pair | None) -> Searched:
-    """Search for the worst pair, and bet on it."""
+def search(drawer: Drawer, budget: int, alpha: float, only: Pair | None) -> tuple[Pair, Stopped | None]:
+    """Search for the worst pair, bet on it, and return it with the violation, if one was found."""
     end, pool = drawer.drawn + budget, Pool(drawer)
     process: list[tuple[int, float]] = []
     wealth, reserve, pair = 0.0, 1.0, only  # wealth of passes that are over, and wealth that no pass has had
@@ -95,12 +82,12 @@ def search(drawer: Drawer, budget: int, alpha: float, only: Pair | None) -> Sear
         stop = min(end, drawer.drawn + times * draws)
         violation, won = bet(drawer, pool, pair, (stop, end), alpha, (wealth + reserve / 2, reserve / 2), process)
         if violation is not None:
-            return Searched(pair, violation)
+            return pair, violation
         wealth, reserve = wealth + won * reserve / 2, reserve / 2
     if only is None:
         pair = _searched(pool, int((end - drawer.drawn) * (1 - _LAST)), LONG, pair)
     assert pair is not None
-    return Searched(pair, bet(drawer, pool, pair, (end, end), alpha, (wealth, reserve), process)[0])
+    return pair, bet(drawer, pool, pair, (end, end), alpha, (wealth, reserve), process)[0]
 
 
 def _searched(pool: Pool, draws: int, rounds: Rounds, pair: Pair | None) -> Pair:

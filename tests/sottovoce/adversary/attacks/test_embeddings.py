@@ -10,9 +10,7 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
 from scipy.integrate import quad
-from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
@@ -22,7 +20,6 @@ from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.streams import SimulationStreams
 from simulations.corpora.builtin import builtin
 from simulations.errors import UserError
-from simulations.experiment import from_table
 from simulations.run.journal import UNFINISHED
 from simulations.run.run import run
 from sottovoce.adversary.attacks import attributes, scores
@@ -31,14 +28,11 @@ from sottovoce.adversary.attacks.target import Skipped, Target
 from sottovoce.adversary.estimators import allowed, inversion, likelihood, tokens, vectors
 from sottovoce.adversary.estimators.attributes import by_network
 from sottovoce.cli.main import main
-from tests.support.studies import in_process
+from tests.support.mechanisms import unit
+from tests.support.studies import experiment, files_study, in_process
+from tests.support.tiny_models import tiny_bert
 
 SIGMAS = 5.0
-
-
-def sphere(n, dim, seed=0):
-    rows = np.random.default_rng(seed).normal(size=(n, dim))
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def released(mechanism, x, seed=1, stage="train"):
@@ -52,7 +46,7 @@ def released(mechanism, x, seed=1, stage="train"):
 
 def test_likelihoods_are_the_mechanisms_own():
     for mechanism in (Purkayastha(5, 3.0), PlanarLaplace(5, 3.0, normalize=False), Gaussian(5, 0.7), PrivUnit(5, 3.0)):
-        x, z = sphere(7, 5), released(mechanism, sphere(3, 5, 1))
+        x, z = unit(7, 5), released(mechanism, unit(3, 5, 1))
         log_p = likelihood.log_likelihood(mechanism, z, x)
         exact = np.array([mechanism.log_prob(np.tile(row, (7, 1)), x) for row in z])
         np.testing.assert_allclose(log_p - log_p[:, :1], exact - exact[:, :1], atol=1e-9)
@@ -63,7 +57,7 @@ def test_likelihoods_are_the_mechanisms_own():
 
 def test_the_likelihood_of_normalized_noise_is_the_raw_densitys_integral_along_a_ray():
     mechanism = PlanarLaplace(4, 2.0)
-    x, z = sphere(5, 4), sphere(2, 4, 3)
+    x, z = unit(5, 4), unit(2, 4, 3)
     found = likelihood.log_likelihood(mechanism, z, x)
     for i, row in enumerate(z):
         exact = [quad(lambda r, p=p: r**3 * math.exp(-2 * np.linalg.norm(r * row - p)), 0, 60)[0] for p in x]  # noqa: B023
@@ -141,14 +135,13 @@ def attacks(words, table, x, mechanism=None):
 def test_words_are_found_in_embeddings_that_nothing_hides_and_not_in_noise(bags):
     words, table, x = bags
     truth, beyond = words[600:], np.zeros(300, dtype=np.int64)
-    plain = scores.words(np.tile(inversion.most_frequent(words[:600]), (300, 1)), truth, beyond)
+    plain, *_ = scores.words(np.tile(inversion.most_frequent(words[:600]), (300, 1)), truth, beyond)
     for name, guesses in attacks(words, table, x).items():
-        found = scores.words(guesses, truth, beyond)
-        assert found.f1.success > 2 * plain.f1.success, name
+        assert scores.words(guesses, truth, beyond)[0].success > 2 * plain.success, name
     noise = np.random.default_rng(3).normal(size=x.shape)
     for name, guesses in attacks(words, table, noise).items():
-        found = scores.words(guesses, truth, beyond)
-        assert found.f1.success <= plain.f1.success + SIGMAS * math.hypot(found.f1.error, plain.f1.error), name
+        found, *_ = scores.words(guesses, truth, beyond)
+        assert found.success <= plain.success + SIGMAS * math.hypot(found.error, plain.error), name
 
 
 def test_thresholds_and_scores_by_hand():
@@ -156,8 +149,8 @@ def test_thresholds_and_scores_by_hand():
     words = np.array([[True, False, True], [False, True, False]])
     value, threshold = inversion._threshold(score, words)
     assert (value, threshold) == (pytest.approx(0.8), 0.8)  # of three at .5 one is right: all or none
-    found = scores.words(score >= 0.8, words, np.array([1, 0]))
-    assert (found.precision, found.recall, found.f1.success) == (1.0, 0.5, pytest.approx(2 * 2 / (2 + 4)))
+    rate, precision, recall = scores.words(score >= 0.8, words, np.array([1, 0]))
+    assert (precision, recall, rate.success) == (1.0, 0.5, pytest.approx(2 * 2 / (2 + 4)))
     with pytest.raises(ValueError, match="7 public texts are too few"):
         inversion.guessed([], np.zeros((1, 7, 2)), np.zeros((7, 3), bool), np.zeros((1, 2)), seed=0)
 
@@ -168,7 +161,7 @@ def test_thresholds_and_scores_by_hand():
 def test_an_attribute_is_guessed_where_it_shows_and_not_where_it_does_not():
     rng = np.random.default_rng(5)
     labels = rng.integers(4, size=500)
-    x = sphere(4, 12, 9)[labels] + 0.4 * rng.normal(size=(500, 12))
+    x = unit(4, 12, 9)[labels] + 0.4 * rng.normal(size=(500, 12))
     guesses = by_network(x[None, :300], labels[:300], x[300:], classes=4, seed=1)
     again = by_network(x[None, :300], labels[:300], x[300:], classes=4, seed=1)
     assert (guesses == again).all()
@@ -211,21 +204,7 @@ def test_a_column_of_a_file_is_an_attribute(tmp_path):
     lines = ["\t".join(map(str, row)) for row in [("words", "label", "kind"), *rows, ("text 0", 0, "blue")]]
     for name in ("train.tsv", "test.tsv"):
         (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    study = from_table(
-        {
-            "name": "files",
-            "data": {
-                "source": "files",
-                "path": str(tmp_path),
-                "train": "train.tsv",
-                "test": "test.tsv",
-                "text": "words",
-                "label": "label",
-            },
-            "policy": {"embedding": 30.0, "accept-unprotected": ["label: public in this test"]},
-            "arm": [{"name": "noisy", **ARMS["purkayastha"]}],
-        }
-    )
+    study = files_study(tmp_path, data={"text": "words"})
     target = Target(tmp_path, study, study.setups[0], [])
     values = attributes.column(target, "kind")
     assert values["text 1"] == "blue" and len(values) == 89 and "text 0" not in values  # the file has two for it
@@ -251,55 +230,29 @@ ARMS = {
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """A folder with an encoder of one small layer that knows the words of the built-in corpus; the cache is there."""
+    """A folder with a small encoder that knows the words of the built-in corpus; the cache is there."""
     folder = tmp_path_factory.mktemp("shared")
     texts = builtin(public=400, train=80, test=40, seed=1).public.texts
     words = sorted({word.strip(".,!-'").lower() for text in texts for word in text.split()} - {""})
-    (folder / "model").mkdir()
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", ",", *words]
-    (folder / "model" / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    config = BertConfig(
-        vocab_size=len(pieces),
-        hidden_size=128,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        BertModel(config).save_pretrained(folder / "model")
-    BertTokenizerFast(vocab=str(folder / "model" / "vocab.txt")).save_pretrained(folder / "model")
+    tiny_bert(folder / "model", 128, [".", ",", *words], layers=1, spread=0.3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         yield folder
 
 
-def made(shared, out, arms, **sections):
+@pytest.fixture(scope="module")
+def finished(shared, tmp_path_factory):
     """The folder of a run of 80 users, made without Flower."""
-    study = from_table(
-        {
-            "name": "attacked",
-            "seed": 1,
-            "data": {"source": "built-in", "public-size": 400, "test-size": 40},
-            "population": {"users": 80, "users-per-node": 40},
-            "encoder": {"model": str(shared / "model"), "max-length": 48},
-            "shuffle": {"minimum-users": 10},
-            "policy": {"embedding": 32.0, "accept-unprotected": ["label: public in this test"]},
-            "arm": [{"name": name, **values} for name, values in arms.items()],
-            **sections,
-        }
+    out = tmp_path_factory.mktemp("run")
+    study = experiment(
+        *({"name": name, **values} for name, values in ARMS.items()),
+        data={"public-size": 400, "test-size": 40},
+        population={"users": 80, "users-per-node": 40},
+        encoder={"model": str(shared / "model"), "max-length": 48},
     )
-
     run(study, out, engine=in_process)
     shutil.rmtree(out / UNFINISHED)
     return out
-
-
-@pytest.fixture(scope="module")
-def finished(shared, tmp_path_factory):
-    return made(shared, tmp_path_factory.mktemp("run"), ARMS)
 
 
 def options(*names):

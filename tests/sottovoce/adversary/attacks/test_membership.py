@@ -8,7 +8,6 @@ import shutil
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,8 +18,8 @@ from mechanisms.identity import Identity
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import Purkayastha
 from mechanisms.streams import SimulationStreams
-from simulations.corpora.corpus import Corpus, Split
-from simulations.experiment import Experiment, from_table, to_toml
+from simulations.corpora.corpus import Corpus
+from simulations.experiment import Experiment
 from simulations.run import report
 from simulations.run.journal import UNFINISHED
 from simulations.run.run import run
@@ -29,17 +28,16 @@ from sottovoce.adversary.attacks import scores
 from sottovoce.adversary.attacks.run import attack
 from sottovoce.adversary.estimators import membership, presence
 from sottovoce.cli.main import main
+from tests.support.mechanisms import unit
 from tests.support.studies import (
     CLASSES,
     PRIOR,
     USERS,
     KnownEncoder,
-    LocalGrid,
+    attacked_run,
+    files_study,
     in_process,
-    make_nodes,
     prepared,
-    run_arms,
-    use_folder,
 )
 from tests.support.studies import experiment as made_up
 from tests.support.tiny_models import WORDS, tiny_bert
@@ -185,10 +183,6 @@ def test_standard_errors_are_those_of_repetitions():
 # --- what the theorem allows
 
 
-def response(epsilon: float, classes: int = 2) -> RandomizedResponse:
-    return RandomizedResponse(epsilon=epsilon, classes=classes)
-
-
 def noise(epsilon: float, dim: int = 4) -> Purkayastha:
     return Purkayastha(epsilon=epsilon, dim=dim)
 
@@ -199,34 +193,28 @@ def test_the_bound_of_randomized_response_is_attained():
     for epsilon, classes in ((1.0, 2), (2.0, 5)):
         normal = math.exp(epsilon) + classes - 1
         theory = 0.5 + 0.5 * (math.exp(epsilon) - 1) / normal
-        assert membership.bound([(response(epsilon, classes), 1)]) == pytest.approx(theory, abs=1e-9)
-    assert membership.bound([(response(1.0), 1)]) == pytest.approx(math.exp(1) / (1 + math.exp(1)))
+        assert membership.bound([(RandomizedResponse(epsilon, classes), 1)]) == pytest.approx(theory, abs=1e-9)
+    assert membership.bound([(RandomizedResponse(1.0, 2), 1)]) == pytest.approx(math.exp(1) / (1 + math.exp(1)))
     # two of them: what a sum of two bits tells, from the binomial law
     p = math.exp(1) / (1 + math.exp(1))
-    assert membership.bound([(response(1.0), 2)]) == pytest.approx(p, abs=1e-4)
+    assert membership.bound([(RandomizedResponse(1.0, 2), 2)]) == pytest.approx(p, abs=1e-4)
     three = sum(math.comb(3, k) * p**k * (1 - p) ** (3 - k) for k in (2, 3))
-    assert membership.bound([(response(1.0), 3)]) == pytest.approx(three, abs=1e-4)
+    assert membership.bound([(RandomizedResponse(1.0, 2), 3)]) == pytest.approx(three, abs=1e-4)
 
 
 def test_what_is_in_clear_has_no_bound():
     assert membership.bound([(Identity("label", 2), 1)]) == 1.0
     assert membership.bound([(noise(1.0), 1), (Identity("label", 2), 1)]) == 1.0
-    both = membership.bound([(noise(1.0), 1), (response(1.0), 1)])
-    assert max(membership.bound([(m, 1)]) for m in (noise(1.0), response(1.0))) < both < 1.0
+    both = membership.bound([(noise(1.0), 1), (RandomizedResponse(1.0, 2), 1)])
+    assert max(membership.bound([(m, 1)]) for m in (noise(1.0), RandomizedResponse(1.0, 2))) < both < 1.0
 
 
 # --- the releases themselves
 
 
-def unit(n: int, dim: int, rng: np.random.Generator) -> np.ndarray:
-    rows = rng.standard_normal((n, dim))
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-
 @pytest.mark.parametrize("mechanism", [Identity("embedding", 8), noise(60.0, 8)])
 def test_releases_of_little_noise_show_who_took_part(mechanism, monkeypatch):
-    rng = np.random.default_rng(10)
-    records, public = unit(120, 8, rng), unit(200, 8, rng)
+    records, public = unit(120, 8, 1), unit(200, 8, 2)
     members = np.arange(120) % 2 == 0
     streams = SimulationStreams(11).rows(np.arange(60), np.zeros(60, np.int64), stage="test", channel="embedding")
     z = mechanism.sample(records[members], rng=streams)
@@ -239,12 +227,12 @@ def test_releases_of_little_noise_show_who_took_part(mechanism, monkeypatch):
 
 
 def test_labels_count_as_evidence():
-    mechanism, label = noise(0.1), response(6.0)
+    mechanism, label = noise(0.1), RandomizedResponse(6.0, 2)
     rng = np.random.default_rng(14)
-    records, public = unit(2, 4, rng), unit(40, 4, rng)
+    records, public = unit(2, 4, 3), unit(40, 4, 4)
     y, truth, known = np.zeros(1, np.int64), np.array([0, 1]), rng.integers(2, size=40)
     law = np.stack([label.log_prob(y, np.full(1, c)) for c in range(2)], axis=1)
-    evidence = presence.embedding_evidence(mechanism, unit(1, 4, rng), records, public, labels=(law, truth, known))
+    evidence = presence.embedding_evidence(mechanism, unit(1, 4, 5), records, public, labels=(law, truth, known))
     assert evidence[0] > evidence[1] + 4
 
 
@@ -265,7 +253,7 @@ IDENTITY = {"mechanism": "identity", "dim": 4}
 PURKAYASTHA = {"mechanism": "purkayastha", "epsilon": 2.0, "dim": 4}
 
 
-def study(folder: Path, way: str, *arms: dict, **sections: dict) -> Experiment:
+def study(folder: Path, way: str, *arms: dict, **more: dict) -> Experiment:
     """Texts of random words with random labels: whatever a model knows of a training label, it has by heart."""
     if not (folder / "bert").exists():
         tiny_bert(folder / "bert")
@@ -274,26 +262,16 @@ def study(folder: Path, way: str, *arms: dict, **sections: dict) -> Experiment:
             lines = {" ".join(rng.choice(WORDS[:13], size=8)): int(rng.integers(MADE_UP_CLASSES)) for _ in range(n)}
             rows = [f"{text}\t{label}" for text, label in lines.items()]
             (folder / name).write_text("\n".join(["text\tlabel", *rows]) + "\n")
-    table: dict[str, dict] = {
-        "data": {
-            "source": "files",
-            "path": str(folder),
-            "train": "train.tsv",
-            "test": "test.tsv",
-            "text": "text",
-            "label": "label",
-            "public": {"fraction": 0.2, "labels": True, "split": "random"},
-            "overlap": "made of few words",
-        },
+    sections: dict[str, dict] = {
+        "data": {"public": {"fraction": 0.2, "labels": True, "split": "random"}, "overlap": "made of few words"},
         "population": {"users": USERS, "users-per-node": 30},
         "encoder": {"model": str(folder / "bert"), "max-length": 16},
         "training": {"protocol": way, "epochs": 2, "batch-size": 10},
-        "shuffle": {"enabled": False},
         "policy": {"embedding": 7.0, "text": 1000.0, "label": 3.0, "accept-unprotected": ["label: made up"]},
     }
-    for name, values in sections.items():
-        table[name] = table.get(name, {}) | values
-    return from_table({"name": "small", "seed": 5, "arm": list(arms), **table})
+    for name, values in more.items():
+        sections[name] |= values
+    return files_study(folder, seed=5, arm=list(arms), **sections)
 
 
 def finished(experiment: Experiment, out: Path) -> Path:
@@ -341,19 +319,11 @@ def released(tmp_path, monkeypatch):
     train, embeddings = ready.held.train, ready.held.train_embeddings
     near = 0.1 * np.random.default_rng(2).standard_normal(embeddings.shape)
     more = Corpus([f"other {i}" for i in range(USERS)], train.labels, train.classes)
-    use_folder(tmp_path / "nodes", monkeypatch)
-    run_arms(small, LocalGrid(make_nodes(small, tmp_path / "nodes")), models=tmp_path / "models")
     texts = [*train.texts, *more.texts]
     known = dict(zip(texts, [*embeddings, *(embeddings + near)], strict=True))
     encoder = KnownEncoder({short: h for text, h in known.items() for short in shorter(text)} | known)
-    public, held = replace(ready.public, encoder=encoder), replace(ready.held, test=more)
-    ready = ready._replace(public=public, held=held)
-    (tmp_path / "experiment.toml").write_text(to_toml(small), encoding="utf-8")
-    again = SimpleNamespace(ready=ready)
-    monkeypatch.setattr("sottovoce.adversary.attacks.target.prepared", lambda run: again.ready)
-    split = Split(Corpus([], np.zeros(0, int), train.classes), train, more)
-    monkeypatch.setattr("sottovoce.adversary.attacks.target.load_split", lambda *_: (split, {}))
-    return tmp_path, again
+    ready = ready._replace(public=replace(ready.public, encoder=encoder), held=replace(ready.held, test=more))
+    return attacked_run(small, ready, tmp_path, monkeypatch), ready
 
 
 def test_release_once(released, capsys):
@@ -381,8 +351,8 @@ def test_release_once(released, capsys):
     assert "| noisy | membership-releases |" in out and "Membership: of so many" in out
 
 
-def test_what_cannot_be_attacked_is_one_line(released, capsys):
-    folder, again = released
+def test_what_cannot_be_attacked_is_one_line(released, monkeypatch, capsys):
+    folder, ready = released
 
     def complains(*options: str) -> str:
         assert main(["attack", str(folder), *options]) == 2
@@ -392,11 +362,11 @@ def test_what_cannot_be_attacked_is_one_line(released, capsys):
     assert "membership-lira on public: no user takes part in it" in complains("--arm", "public", *lira)
     assert "needs 30 training records and as many others" in complains("--arm", "noisy", "--limit", "10", *lira)
     assert complains("--shadows", "5") == "sottovoce: --shadows 5: an even number is needed, at least 4"
-    kept, train = again.ready, again.ready.held.train
-    moved = Corpus(train.texts[::-1], train.labels, train.classes)
-    again.ready = kept._replace(held=replace(kept.held, train=moved))
-    assert "not those that the run was made with" in complains("--arm", "noisy", *lira)
-    again.ready = kept
+    train = ready.held.train
+    moved = replace(ready.held, train=Corpus(train.texts[::-1], train.labels, train.classes))
+    with monkeypatch.context() as patch:
+        patch.setattr("sottovoce.adversary.attacks.target.prepared", lambda run: ready._replace(held=moved))
+        assert "not those that the run was made with" in complains("--arm", "noisy", *lira)
     (folder / "results.json").write_text(json.dumps({"arms": [{"name": "noisy", "delivered": 0}]}))
     assert "no training user's release was delivered" in complains("--arm", "noisy", *lira)
 

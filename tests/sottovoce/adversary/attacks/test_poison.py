@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from mechanisms.privunit import PrivUnit
-from simulations.experiment import to_toml
 from sottovoce.adversary.attacks import poison as attack_poison
 from sottovoce.adversary.attacks.run import attack
 from sottovoce.adversary.estimators.poison import STEPS, imitations, leaning, points, strongest, unseen, worst_direction
-from tests.support.studies import LocalGrid, experiment, make_nodes, prepared, run_arms, use_folder
+from tests.support.studies import attacked_run, experiment, prepared
 
 VECTOR = {"name": "vector", "vector": {"mechanism": "privunit", "epsilon": 4.0, "dim": 3}}
 
@@ -21,11 +20,7 @@ def test_liars_do_harm_that_grows_with_their_share(tmp_path: Path, monkeypatch: 
     small = experiment(
         VECTOR, training={"protocol": "statistics"}, data={"public": {"labels": False}}, policy={"vector": 4.0}
     )
-    ready = prepared(small)
-    use_folder(tmp_path / "nodes", monkeypatch)
-    run_arms(small, LocalGrid(make_nodes(small, tmp_path / "nodes")), models=tmp_path / "models")
-    (tmp_path / "experiment.toml").write_text(to_toml(small), encoding="utf-8")
-    monkeypatch.setattr("sottovoce.adversary.attacks.target.prepared", lambda run: ready)
+    attacked_run(small, prepared(small), tmp_path, monkeypatch)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.sqlite")}
     results = attack(tmp_path, *attack_poison.ATTACKS)
     assert before and before == {path: path.read_bytes() for path in tmp_path.rglob("*.sqlite")}

@@ -171,13 +171,6 @@ def test_what_users_wrote_is_no_part_of_what_guesses_an_attribute():
     assert known[2] == [0] * 16
 
 
-def test_vectors_of_texts():
-    table = np.array([[1.0, 0.0], [0.0, 2.0]], np.float32)
-    texts = np.array([[0, 1, NOTHING], [1, 2, NOTHING], [NOTHING] * 3])
-    found = attributes.vectors(texts, table)
-    np.testing.assert_allclose(found, [[0.5, 1.0, 2], [0.0, 2.0, 2], [0.0, 0.0, 0]])
-
-
 def lengths_say_it(epsilon: float, length: float | str):
     """Texts of one to three words, of which one value writes long ones: (mechanism, all texts, Pr[text | value])."""
     mechanism = square(epsilon, tokens=3, length=length)
@@ -212,8 +205,7 @@ def test_how_long_a_text_is_tells_of_its_attribute_too(length):
 
 
 def test_the_view_that_counts_is_chosen_on_public_texts_alone():
-    """Of a view that says everything and one of noise the first, whatever the attacked texts say; where all are noise
-    the guesses are coins: of 400, five standard errors of .025."""
+    """Of a view that says everything and one of noise the first, whatever the attacked texts say."""
     rng = np.random.default_rng(5)
     labels, truth = rng.integers(2, size=300), rng.integers(2, size=400)
     noise = rng.integers(50, size=(1, 300, 5)), rng.integers(50, size=(400, 5))
@@ -226,12 +218,6 @@ def test_the_view_that_counts_is_chosen_on_public_texts_alone():
     for views in ([said, blind], [blind, said]):
         name, guesses = attributes.most_promising(views, labels, classes=2, seed=1)
         assert name == "says" and (guesses == truth).all()
-    none = [blind, view("more noise", rng.integers(50, size=(1, 300, 5)), rng.integers(50, size=(400, 5)))]
-    _, guesses = attributes.most_promising(none, labels, classes=2, seed=1)
-    assert abs((guesses == truth).mean() - 0.5) < 5 * 0.025
-
-
-# --- pairs: two texts, each with a beginning and an end
 
 
 def two_texts(n: int, seed: int) -> np.ndarray:
@@ -262,19 +248,3 @@ def test_two_releases_of_a_pair_are_linked_by_both_sides(pair):
     both = linkage.scores(Channel(pair), prior, one, other)
     apart = [linkage.scores(Channel(pair.side), prior, one[:, s], other[:, s]) for s in pair.slices]
     np.testing.assert_allclose(both, sum(apart))
-
-
-def test_no_chain_runs_from_one_side_to_the_other(pair):
-    """What a place says of the next stops at the end of a side: a guess on one side does not move with the other."""
-    x = two_texts(50, 4)
-    y = again(pair, x.reshape(len(x), -1))
-    public = two_texts(200, 5).reshape(-1, 3)
-    chain = context.Chain.fitted(public, tokens.unigram(V, unknown=0.01))
-    channel = Channel(pair.side)
-    changed = y.copy()
-    changed[:, 3:] = again(pair, two_texts(50, 6).reshape(50, 6))[:, 3:]
-    guesses = [
-        context.guessed(chain, Table.of(channel, chain.states, part), part.reshape(-1, 3)).reshape(50, 6)
-        for part in (y, changed)
-    ]
-    np.testing.assert_array_equal(guesses[0][:, :3], guesses[1][:, :3])

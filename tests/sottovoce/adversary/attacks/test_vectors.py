@@ -8,6 +8,7 @@ fixed seeds.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,51 +20,36 @@ from mechanisms.identity import Identity
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import signed_directions
 from mechanisms.streams import SimulationStreams
-from simulations.corpora.corpus import Corpus, Split
-from simulations.experiment import to_toml
+from simulations.corpora.corpus import Corpus
 from simulations.output.jsonable import json_ready
 from sottovoce.adversary.attacks import membership as attack_membership
 from sottovoce.adversary.attacks.run import attack
 from sottovoce.adversary.estimators import allowed, vectors
 from sottovoce.adversary.estimators.likelihood import log_likelihood_of_means
 from sottovoce.adversary.estimators.vectors import Pool
+from tests.support.mechanisms import unit
 from tests.support.studies import (
     CLASSES,
     TEST,
     USERS,
-    LocalGrid,
+    attacked_run,
     experiment,
-    make_nodes,
     prepared,
-    run_arms,
-    use_folder,
 )
 
 SIGMAS = 5.0
 
 
-def sphere(n: int, dim: int, seed: int = 0) -> np.ndarray:
-    rows = np.random.default_rng(seed).normal(size=(n, dim))
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-
-def within(success: float, truth: float, n: int) -> bool:
-    return abs(success - truth) <= SIGMAS * math.sqrt(truth * (1 - truth) / n) + 1e-9
-
-
-# --- densities
-
-
 @pytest.mark.parametrize("clip", [0.5, 0.25])  # the last is below the mean's length
 def test_a_mean_below_length_one_is_its_direction_or_the_opposite(clip: float) -> None:
     """By counting what many users of one mean release, in the three sets on which the density is constant."""
-    mechanism, mean = PrivUnit(5, 2.0), 0.4 * sphere(1, 5)
+    mechanism, mean = PrivUnit(5, 2.0), 0.4 * unit(1, 5)
     n = 200_000
     rng = np.random.default_rng(3)
     drawn = signed_directions(np.tile(mean, (n, 1)), rng.random(n), clip)
     people = np.arange(n)
     z = mechanism.sample(drawn, rng=SimulationStreams(4).rows(people, 0 * people, stage="test", channel="statistic"))
-    uniform = sphere(n, 5, 9)  # the law that densities are relative to
+    uniform = unit(n, 5, 9)  # the law that densities are relative to
     cosine, other = z @ (mean[0] / 0.4), uniform @ (mean[0] / 0.4)
     for where in (lambda c: c >= mechanism.threshold, lambda c: c <= -mechanism.threshold):
         share, mass = where(cosine).mean(), where(other).mean()
@@ -72,7 +58,7 @@ def test_a_mean_below_length_one_is_its_direction_or_the_opposite(clip: float) -
 
 
 def test_without_noise_the_nearest_is_certain() -> None:
-    means = 0.5 * sphere(30, 4)
+    means = 0.5 * unit(30, 4)
     evidence = log_likelihood_of_means(Identity("statistic", 4), means + 1e-5, means)
     assert (evidence.argmax(axis=1) == np.arange(30)).all()
     assert (np.sort(evidence, axis=1)[:, -2] < -100).all()
@@ -91,7 +77,7 @@ def test_a_label_of_two_is_guessed_as_often_as_epsilon_allows() -> None:
     released = asked.drawn(asked.vectors(np.resize(h, (n, 8)), labels), seed=5, stage="test")
     guesses = vectors.guessed(asked, released, Pool(h, np.full(60, -1)), 2)
     most = float(expit(epsilon))
-    assert within((guesses == labels).mean(), most, n)
+    assert abs((guesses == labels).mean() - most) <= SIGMAS * math.sqrt(most * (1 - most) / n)
     assert allowed.guess(allowed.curve(asked.mechanism), np.full(2, 0.5)) == pytest.approx(most, abs=1e-6)
 
 
@@ -111,17 +97,12 @@ def a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **training: Any) -> P
     rows: dict[str, Any] = ready.public.encoder.rows  # type: ignore[union-attr]
     rng = np.random.default_rng(8)
     rows |= {f"other {i}": rng.normal(size=8).astype(np.float32) for i in range(USERS)}
-    use_folder(tmp_path / "nodes", monkeypatch)
-    run_arms(small, LocalGrid(make_nodes(small, tmp_path / "nodes")), models=tmp_path / "models")
-    (tmp_path / "experiment.toml").write_text(to_toml(small), encoding="utf-8")
-    monkeypatch.setattr("sottovoce.adversary.attacks.target.prepared", lambda run: ready)
+    ready = ready._replace(held=replace(ready.held, test=more))
     colours = {
         text: str(i % CLASSES) for part in (ready.public.texts, ready.held.train.texts) for i, text in enumerate(part)
     }
     monkeypatch.setattr("sottovoce.adversary.attacks.attributes.column", lambda target, name: colours)
-    split = Split(Corpus([], np.zeros(0, int), more.classes), ready.held.train, more)
-    monkeypatch.setattr("sottovoce.adversary.attacks.target.load_split", lambda *_: (split, {}))
-    return tmp_path
+    return attacked_run(small, ready, tmp_path, monkeypatch)
 
 
 def test_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

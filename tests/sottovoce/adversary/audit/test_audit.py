@@ -7,7 +7,6 @@ never in what claims.
 import json
 import math
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -56,6 +55,8 @@ def test_clopper_pearson_by_its_definition():
         low, high = float(adversary.low(k, n, alpha)), float(adversary.high(k, n, alpha))
         assert stats.binom.sf(k - 1, n, low) == pytest.approx(alpha, rel=1e-6)
         assert stats.binom.cdf(k, n, high) == pytest.approx(alpha, rel=1e-6)
+        both = adversary.low(k, n, alpha / 2), adversary.high(1, n, alpha / 2)
+        assert adversary.Counts(k, 1, n, n).bounds(alpha) == both
     assert adversary.low(0, 50, 0.01) == 0 and adversary.high(50, 50, 0.01) == 1
     p = 0.3
     seen = np.arange(201)
@@ -119,25 +120,16 @@ def test_every_mechanism_of_the_catalogue_is_audited_and_holds():
             assert e["claimed"] <= e["worst_case"] * (1 + 1e-9)
 
 
-def alarms(games, *families, audits=200):
-    """How many audits raise any alarm, all together at each of these rates, of the same draws."""
-    games = [replace(game, draw=lru_cache(maxsize=2)(game.draw)) for game in games]
-    raised = np.zeros(len(families), int)
-    for seed in range(audits):
-        for i, family in enumerate(families):
-            found = audit.measure(games, Audit(draws=2000, seed=seed), family=family)
-            raised[i] += any(f.verdict == "violated" for f in found)
-    return raised
-
-
 @pytest.mark.slow
 @pytest.mark.soak
 def test_the_rate_of_false_alarms():
     """Of 200 audits of all sound mechanisms: at the stated 1e-3, and at 0.05 where a count says more, no more alarms
     than that rate explains (at 1e-6)."""
     games = [game for name in names() for game in games_of(name, 1e-3)]
-    families = (audit.FAMILY, 0.05)
-    assert (alarms(games, *families) <= stats.binom.isf(1e-6, 200, families)).all()
+    for family in (audit.FAMILY, 0.05):
+        findings = [audit.measure(games, Audit(draws=2000, seed=seed), family=family) for seed in range(200)]
+        alarms = sum(any(f.verdict == "violated" for f in of_one) for of_one in findings)
+        assert alarms <= stats.binom.isf(1e-6, 200, family)
 
 
 # --- tightness
@@ -206,13 +198,6 @@ def statistics(draws=100_000):
     found = [e for e in entries("client-statistic", draws=draws) if "measured" in e]
     assert [e["pair"].split()[0] for e in found] == ["one", "the", "two"]
     return found
-
-
-def test_the_one_vector_through_the_client_is_tight():
-    worst, beside, number = statistics(draws=80_000)
-    assert worst["claimed"] == pytest.approx(2) and 0.8 * worst["claimed"] <= worst["measured"] <= worst["claimed"]
-    assert verdicts((worst, beside, number)) == {"no violation found"}
-    assert number["claimed"] == 0  # of the number of records nothing is to be seen
 
 
 LEAKS = {
@@ -299,18 +284,6 @@ def test_a_seed_reused_for_all_users(monkeypatch):
     assert beside["verdict"] == "violated" and beside["measured"] > beside["claimed"]
     _, beside, _ = statistics(draws=40_000)
     assert beside["verdict"] == "violated" and beside["measured"] > beside["claimed"]
-
-
-def test_a_label_released_unperturbed_in_one_per_cent_of_cases(monkeypatch):
-    sample = RandomizedResponse.sample
-
-    def leaking(self, x, *, rng):
-        drawn = sample(self, x, rng=rng)
-        return np.where(np.random.default_rng(5).random(len(x)) < 0.01, x, drawn)
-
-    monkeypatch.setattr(RandomizedResponse, "sample", leaking)
-    found = entries("randomized-response")
-    assert "violated" in verdicts(found)
 
 
 def test_a_word_outside_the_vocabulary_passed_through(monkeypatch):

@@ -6,7 +6,6 @@ sound draws has probability 1e-3 for all figures of one test together.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from sottovoce.adversary.audit.client import (
     Clients,
     client_text_games,
     device_games,
-    values_of,
 )
 from sottovoce.adversary.audit.run import Audit
 
@@ -179,14 +177,3 @@ def test_every_draw_has_a_stream_of_its_own(channel: str, tmp_path: Path, monkey
 
 #: Stage and step of the three requests.
 RELEASES = (("train", 0), ("second", 0), ("train", 1))
-
-
-def test_places_of_a_text_are_drawn_one_by_one(tmp_path: Path) -> None:
-    """Of one word five times, neighbours are as often equal as words of different texts; 5 standard errors."""
-    n, clients = 4000, Clients(tmp_path)
-    users = np.arange(n, dtype=np.int64)
-    clients.write("a", users, np.zeros_like(users), texts=[" ".join(["word0"] * 5)] * n, seed=SEED)
-    words = values_of(clients.ask("a", clients.request("text")), "text")
-    words = words[(words[:, :2] != NOTHING).all(axis=1)]
-    beside, apart = (np.mean(words[:, 0] == other) for other in (words[:, 1], np.roll(words[:, 1], 1)))
-    assert abs(beside - apart) < 5 * math.sqrt(0.5 / len(words))
