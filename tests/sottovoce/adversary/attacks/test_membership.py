@@ -27,6 +27,7 @@ from sottovoce.adversary.attacks import membership as attack_membership
 from sottovoce.adversary.attacks import scores
 from sottovoce.adversary.attacks.run import attack
 from sottovoce.adversary.estimators import membership, presence
+from sottovoce.adversary.estimators.likelihood import log_likelihood
 from sottovoce.cli.main import main
 from tests.support.mechanisms import unit
 from tests.support.studies import (
@@ -226,14 +227,17 @@ def test_releases_of_little_noise_show_who_took_part(mechanism, monkeypatch):
     assert np.allclose(presence.embedding_evidence(mechanism, z, records, public), evidence)
 
 
-def test_labels_count_as_evidence():
-    mechanism, label = noise(0.1), RandomizedResponse(6.0, 2)
-    rng = np.random.default_rng(14)
-    records, public = unit(2, 4, 3), unit(40, 4, 4)
-    y, truth, known = np.zeros(1, np.int64), np.array([0, 1]), rng.integers(2, size=40)
-    law = np.stack([label.log_prob(y, np.full(1, c)) for c in range(2)], axis=1)
-    evidence = presence.embedding_evidence(mechanism, unit(1, 4, 5), records, public, labels=(law, truth, known))
-    assert evidence[0] > evidence[1] + 4
+def test_evidence_is_the_likelihood_ratio_of_releases_and_labels():
+    mechanism, label = noise(2.0), RandomizedResponse(3.0, 2)
+    records, public, z = unit(2, 4, 3), unit(40, 4, 4), unit(3, 4, 5)
+    labels = np.array([0, 1]), np.arange(40) % 2
+    law = np.stack([label.log_prob(np.array([0, 1, 1]), np.full(3, c)) for c in range(2)], axis=1)
+    own, others = (
+        np.exp(log_likelihood(mechanism, z, rows) + law[:, of_rows])
+        for rows, of_rows in zip((records, public), labels, strict=True)
+    )
+    evidence = presence.embedding_evidence(mechanism, z, records, public, labels=(law, *labels))
+    np.testing.assert_allclose(evidence, np.log((own / others.mean(axis=1, keepdims=True)).mean(axis=0)))
 
 
 def test_texts_are_recognized_by_their_rare_words():

@@ -21,15 +21,15 @@ def test_liars_do_harm_that_grows_with_their_share(tmp_path: Path, monkeypatch: 
         VECTOR, training={"protocol": "statistics"}, data={"public": {"labels": False}}, policy={"vector": 4.0}
     )
     attacked_run(small, prepared(small), tmp_path, monkeypatch)
+    monkeypatch.setattr(attack_poison, "SHARES", (0.01, 0.3))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.sqlite")}
     results = attack(tmp_path, *attack_poison.ATTACKS)
     assert before and before == {path: path.read_bytes() for path in tmp_path.rglob("*.sqlite")}
-    assert len(results["entries"]) == 2 * len(attack_poison.SHARES)
     for name in attack_poison.ATTACKS:
-        entries = [e for e in results["entries"] if e["attack"] == name]
-        assert [e["attribute"] for e in entries] == ["1 % liars", "3 % liars", "10 % liars"]
-        assert len({e["baseline"] for e in entries}) == 1 and entries[-1]["success"] >= entries[0]["baseline"]
-        assert all("theorem: moved by at most" in e["note"] for e in entries)
+        few, many = (e for e in results["entries"] if e["attack"] == name)
+        assert (few["attribute"], many["attribute"]) == ("1 % liars", "30 % liars")
+        assert few["success"] <= few["baseline"] + 0.1 and many["success"] > many["baseline"] + 0.3
+        assert all("theorem: moved by at most" in e["note"] for e in (few, many))
 
 
 def test_messages_are_what_the_wire_allows_and_go_where_liars_want() -> None:
