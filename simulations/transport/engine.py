@@ -207,21 +207,9 @@ def _ray(environment: dict[str, str], actors: int | None, address: str | None) -
 
 
 def _short_folder() -> str | None:
-    """Return a folder for Ray's sockets if the temporary folder's path is too long for their names, otherwise None.
-
-    Raises:
-        UserError: No such folder can be made.
-    """
+    """Return a folder for Ray's sockets if the temporary folder's path is too long for their names, otherwise None."""
     usual = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or _SHORT
-    if len(os.fsencode(usual)) <= _LONGEST:
-        return None
-    try:
-        return tempfile.mkdtemp(prefix="sv-", dir=_SHORT)
-    except OSError as error:
-        raise UserError(
-            f"TMPDIR: {usual} is too long for Ray's sockets, and {_SHORT} cannot be written ({error.strerror}); name a "
-            f"folder of at most {_LONGEST} bytes"
-        ) from error
+    return tempfile.mkdtemp(prefix="sv-", dir=_SHORT) if len(os.fsencode(usual)) > _LONGEST else None
 
 
 def _stop_actors() -> None:

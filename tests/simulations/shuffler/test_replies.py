@@ -1,9 +1,7 @@
-"""Replies as a SuperLink passes them on, on the way that a shuffler goes: what one node sends, and what it costs."""
+"""Replies as a SuperLink passes them on to a shuffler: what one node sends, and which nodes are asked again."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,9 +28,7 @@ from mechanisms.messages.sealed import Sealed
 from mechanisms.messages.wire import sealed_to_record
 from sottovoce.deployment import certificates, superlink
 from tests.support.fake_superlink import Fake
-from tests.support.paths import ROOT
 
-BIG = 24 * 10**6
 HONEST, MANY_PARTS, MANY_ROWS = range(1, 4)
 
 
@@ -47,10 +43,11 @@ def branches(size: int) -> ObjectTree:
 
 
 class Passing(Fake):
-    """A SuperLink that passes replies of nodes on, once each, as Flower's does. replies: of each node, what it says.
-    away: of each, how often it is away, which Flower says by an error of its own (NODE_UNAVAILABLE), at once. silent:
-    of each, how many questions it takes without a word, as where it is killed over them. cut: likewise, how many
-    answers of it never come whole."""
+    """SuperLink that passes replies of nodes on, once each, as Flower's does.
+
+    away: how often each node is away (Flower's NODE_UNAVAILABLE, at once). silent: how many questions it takes without
+    a word. cut: how many of its answers never come whole.
+    """
 
     def __init__(
         self,
@@ -94,9 +91,9 @@ class Passing(Fake):
             ).SerializeToString()
 
         def content(body: bytes) -> bytes:
-            part = parts.get(PullObjectRequest.FromString(body).object_id)
+            part = parts.get(PullObjectRequest.FromString(body).object_id, b"")
             return PullObjectResponse(
-                object_found=True, object_available=part is not None, object_content=part or b""
+                object_found=True, object_available=bool(part), object_content=part
             ).SerializeToString()
 
         self.says |= {"push-messages": push, "pull-messages": pull, "pull-object": content}
@@ -199,46 +196,3 @@ def test_a_device_that_was_killed_within_its_answer_is_asked_again(keys: Path, m
     result = list(superlink.ask(grid_of(passing.address, keys / "ca.pem"), RecordDict(), {HONEST: 2**20}, timeout=20))
     passing.close()
     assert result == [(HONEST, reply(3), None)] and passing.sent[HONEST] == 3
-
-
-#: Asks one node at each address, and prints what it said and how much more memory was used at most, in MB.
-PROGRAM = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from pathlib import Path
-from flwr.app import RecordDict
-from mechanisms.messages.wire import sealed_from_record
-from sottovoce.deployment import superlink
-from tests.simulations.shuffler.test_replies import grid_of
-
-def most():
-    with open("/proc/self/status") as status:
-        return int(next(line for line in status if line.startswith("VmHWM")).split()[1])
-
-before = most()
-for address, limit in zip(sys.argv[3::2], sys.argv[4::2]):
-    grid = grid_of(address, Path(sys.argv[2], "ca.pem"))
-    ((_, record, error),) = superlink.ask(grid, RecordDict(), {1: int(limit)}, timeout=60)
-    print(error.replace(" ", "-") if record is None else len(sealed_from_record(record)), (most() - before) // 1024)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_a_reply_of_24_mb_takes_no_more_than_120_mb_of_a_shuffler(keys: Path) -> None:
-    """And 50 MB where it is more than its node may send, in parts or in rows."""
-    rows = reply(BIG // 128)
-    cases = [
-        (Passing(keys, {1: reply(1)}, {1: branches(BIG // 4)}, {}), 2**20),
-        (Passing(keys, {1: rows}, {}, {}), 2**20),
-        (Passing(keys, {1: rows}, {}, {}), 2**26),
-    ]
-    places = [word for passing, limit in cases for word in (passing.address, str(limit))]
-    command = [sys.executable, "-c", PROGRAM, str(ROOT), str(keys), *places]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    for passing, _ in cases:
-        passing.close()
-    assert done.returncode == 0, done.stderr
-    answers, megabytes = zip(*(line.split() for line in done.stdout.splitlines()), strict=True)
-    assert answers == ("unreadable-reply", "unreadable-reply", str(BIG // 128))
-    assert int(megabytes[1]) < 50 and int(megabytes[2]) < 120

@@ -45,6 +45,12 @@ from tests.support.rounds import (
 from tests.system.test_fuzz import text_request
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "store.sqlite") as opened_store:
+        yield opened_store
+
+
 def test_a_round_asks_each_node_once_and_closes(store: Store) -> None:
     request = wanted()
     replies = {ONE: answer(request, range(100, 104)), TWO: answer(request, range(104, 108), seed=2)}
@@ -163,11 +169,10 @@ def test_a_node_may_send_what_its_users_may(store: Store) -> None:
     assert limits == dict.fromkeys(ENROLLED, 2**20 + 8 * (112 + 48 + 16))
 
 
-@pytest.mark.parametrize("width", [0, 1, 111, 113, 176])
-def test_rows_of_another_length_are_dropped(store: Store, width: int) -> None:
+def test_rows_of_another_length_are_dropped(store: Store) -> None:
     """They would show who sent them."""
     mine = answer(wanted(), range(104, 108))
-    other = Sealed(np.arange(100, 104), np.zeros(4, np.int64), np.zeros((4, width), np.uint8))
+    other = Sealed(np.arange(100, 104), np.zeros(4, np.int64), np.zeros((4, 113), np.uint8))
     done = served(store, Nodes({ONE: other, TWO: mine}))
     assert (done.rows, done.dropped) == (4, {"of another length": 4})
 
@@ -175,16 +180,8 @@ def test_rows_of_another_length_are_dropped(store: Store, width: int) -> None:
 def test_what_nodes_answer_in_place_of_releases(store: Store) -> None:
     """Errors by their code, in words of ours; what is not sealed; what cannot be read; and whoever has nothing."""
     replies: list[Any] = [
-        "code 101",
-        "code 114",
-        "code 5",
-        "code 4711",
-        "code -1",
-        "unreadable reply",
-        "no answer",
-        reply_to_record(honest(wanted())),
-        RecordDict(),
-        RecordDict({"ids": ConfigRecord({"HIV": 1})}),
+        *("code 101", "code 5", "code 4711", "code -1", "unreadable reply", "no answer"),
+        *(reply_to_record(honest(wanted())), RecordDict(), RecordDict({"ids": ConfigRecord({"HIV": 1})})),
         Sealed(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 0), np.uint8)),
     ]
     enrolled = {node: Enrolled(np.array([node]), np.array([1]), device(node)[1]) for node in range(1, len(replies) + 1)}
@@ -194,7 +191,7 @@ def test_what_nodes_answer_in_place_of_releases(store: Store) -> None:
     done = store.stage("train")
     assert done is not None and done.state == DISCARDED and not done.dropped
     assert done.errors["another error"] == 2 and done.errors[UNREADABLE] == 3
-    assert done.errors["no answer"] == 1 and done.errors["unreadable reply"] == 1 and sum(done.errors.values()) == 10
+    assert done.errors["no answer"] == 1 and done.errors["unreadable reply"] == 1 and sum(done.errors.values()) == 9
     assert not any("4711" in reason or "HIV" in reason for reason in done.errors)
 
 
@@ -215,14 +212,6 @@ def test_a_node_that_comes_later_is_asked_again(store: Store, monkeypatch: pytes
     assert [nodes for _, nodes, _ in late.asked] == [(ONE, TWO), (ONE,), (ONE,), (ONE,)]
     times = [timeout for _, _, timeout in late.asked]
     assert times == sorted(times, reverse=True)
-
-
-@pytest.mark.parametrize("users", [[], [104], [104, 104, 104], [104, 105]])
-def test_below_its_minimum_a_stage_is_discarded(store: Store, users: list[int]) -> None:
-    reply = answer(wanted(), users, records=range(len(users)))
-    done = served(store, Nodes({TWO: reply}))
-    assert (done.state, done.users) == (DISCARDED, len(set(users)))
-    assert store.batch("train").shape == (0, 112)
 
 
 def test_a_round_that_was_stopped_goes_on(tmp_path: Path) -> None:
@@ -262,11 +251,11 @@ def signed_where_it_can_be(content: RecordDict) -> RecordDict | Sealed:
         return content
 
 
-def check_replies(store: Store, n: int, seed: int) -> Any:
-    """Broken replies of as many nodes, each with two users of its own: the stage as it is closed."""
+def test_hostile_replies_are_dropped_and_counted(store: Store) -> None:
+    """Broken replies of 300 nodes, each with two users of its own."""
     request = wanted(minimum_users=1)
-    fuzzer = Fuzzer([sealed_to_record(answer(request, [100, 101, 102, 103], records=[0, 1, 2, 0]))], seed)
-    nodes = Nodes(dict(enumerate(map(signed_where_it_can_be, fuzzer.messages(n)), start=1)))
+    fuzzer = Fuzzer([sealed_to_record(answer(request, [100, 101, 102, 103], records=[0, 1, 2, 0]))], 1)
+    nodes = Nodes(dict(enumerate(map(signed_where_it_can_be, fuzzer.messages(300)), start=1)))
     enrolled = {node: Enrolled(np.array([100, 102]), np.array([1, 1]), device(node)[1]) for node in nodes.replies}
     opened(store, request)
     Rounds(store, enrolled, nodes.ask, OPENS).work()
@@ -274,11 +263,6 @@ def check_replies(store: Store, n: int, seed: int) -> Any:
     assert done is not None and done.state == CLOSED
     assert set(done.dropped) <= REASONS and set(done.errors) == {UNREADABLE}
     assert done.users <= 2 and len(store.batch("train")) == done.rows  # whatever was sent, however often
-    return done
-
-
-def test_hostile_replies_are_dropped_and_counted(store: Store) -> None:
-    done = check_replies(store, 300, seed=1)
     assert done.dropped["not enrolled there"] > 30 and done.errors.total() > 30 and done.duplicates > 30
 
 
@@ -308,13 +292,10 @@ def test_a_request_is_read_without_a_vocabulary() -> None:
     "about",
     [
         {"stage": "../x"},
-        {"stage": "a" * 65},
-        {"stage": "a\n"},
         {"minimum_users": -1},
         {"minimum_users": 2**62},
         {"minimum_users": True},
         {"part_index": 1},
-        {"part_index": -1},
         {"part_count": 0},
         {"part_count": 2**62},
     ],
