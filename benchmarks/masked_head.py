@@ -1,7 +1,7 @@
 """Training of the prediction head that comes with Sottovoce: `python -m benchmarks.masked_head [FILE]`.
 
 The head is trained together with the encoder (`server.training.pretrain`): a frozen encoder does not learn to read a
-text beside its masked copy. `simulations.artifacts.bundled_head` reads the file.
+text beside its masked copy. `simulations.artifacts.language_models` reads the file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from server.masked_lm import bounds_of, read
 from server.training.pretrain import masked_accuracy, pretrain
-from simulations.artifacts.bundled_head import HEAD, MAX_LENGTH, PARAMETERS, restore
+from simulations.artifacts.language_models import HEAD, MAX_LENGTH, PARAMETERS, restore
 from simulations.artifacts.vocabulary import MINILM
 from simulations.corpora.builtin import builtin
 from simulations.progress import progress_lines

@@ -18,7 +18,7 @@ from mechanisms.mechanism import Mechanism, parameters
 from mechanisms.mechanism_text import read_mechanism
 from mechanisms.words.language_model import FromLogits, OfAnyVocabulary
 from mechanisms.words.text import TextMechanism
-from simulations.artifacts.generator import generator_folder, public_sentences
+from simulations.artifacts.language_models import generator_folder, public_sentences
 from simulations.artifacts.text_channel import rewriter_to_price
 from simulations.artifacts.vocabulary import vocabulary_folder
 from simulations.corpora.parts import load_split

@@ -19,9 +19,7 @@ from mechanisms.pieces import Text
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism
-from simulations.artifacts.bundled_head import bundled_masked_lm
-from simulations.artifacts.generator import generator_folder, together
-from simulations.artifacts.masked_lm import masked_lm_folder
+from simulations.artifacts.language_models import bundled_masked_lm, generator_folder, masked_lm_folder, together
 from simulations.artifacts.vocabulary import vocabulary_folder
 from simulations.errors import UserError
 from simulations.experiment import ANY_MODEL, BUNDLED_LM, CHECKPOINT, NONE, Arm, ArmSetup, text_mechanism, trial_text_of

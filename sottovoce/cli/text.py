@@ -218,7 +218,7 @@ def _generator(name: str, models: _Models, public_texts: Sequence[str] | None) -
     """Return the folder of a generating model in client form; for a checkpoint, it is made and cached."""
     from client.models import language_models
     from mechanisms.catalogue import admit
-    from simulations.artifacts.generator import generator_folder, public_sentences
+    from simulations.artifacts.language_models import generator_folder, public_sentences
 
     return generator_folder(
         models.generator or "",
@@ -234,9 +234,7 @@ def _language_model(name: str, public_texts: Sequence[Any] | None) -> Path:
     folder = Path(name).expanduser()
     if (folder / "masked_lm.json").is_file():
         return folder
-    from simulations.artifacts.bundled_head import bundled_masked_lm
-    from simulations.artifacts.generator import public_sentences
-    from simulations.artifacts.masked_lm import masked_lm_folder
+    from simulations.artifacts.language_models import bundled_masked_lm, masked_lm_folder, public_sentences
     from simulations.artifacts.vocabulary import MINILM
 
     if public_texts is None and name == MINILM:

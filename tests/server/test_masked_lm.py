@@ -20,7 +20,7 @@ from mechanisms.words.tables import RandomSubstitution, Verbatim
 from mechanisms.words.text import TextMechanism
 from server.masked_lm import ALIGNED, export_masked_lm
 from server.training.pretrain import masked_accuracy, pretrain
-from simulations.artifacts.masked_lm import masked_lm_folder, sanitized
+from simulations.artifacts.language_models import masked_lm_folder, sanitized
 from simulations.errors import UserError
 from tests.support.tiny_models import WORDS, reviews, tiny_bert
 from tests.support.words import streams

@@ -13,8 +13,7 @@ from client.models import vocabulary as vocabularies
 from client.models.vocabulary import save
 from mechanisms.vocabulary import TAGS, Vocabulary
 from server.protocols.protocol import Public
-from simulations.artifacts.generator import generator_folder, together
-from simulations.artifacts.masked_lm import masked_lm_folder
+from simulations.artifacts.language_models import generator_folder, masked_lm_folder, together
 from simulations.artifacts.text_channel import StudyRewriter
 from simulations.corpora.corpus import Corpus
 from simulations.experiment import Experiment, trial_text_of

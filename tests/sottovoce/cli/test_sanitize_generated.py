@@ -13,7 +13,7 @@ from client.rewrite import Rewriter
 from mechanisms.pieces import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE, spelled
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
-from simulations.artifacts.generator import generator_folder
+from simulations.artifacts.language_models import generator_folder
 from sottovoce.cli import main as cli
 from tests.sottovoce.cli.test_sanitize import TEXTS, WORDS, complaint, place
 from tests.support.tiny_generators import TOKENS, tiny_generator
