@@ -127,7 +127,7 @@ def make(table: Table, *, pages: Path, out: Path, data: Path) -> None:
     page.write_text(replaced(page.read_text(encoding="utf-8"), table.name, lines(table, means)), encoding="utf-8")
     if table.figure:
         from simulations.output.figures import save
-        from simulations.run.frontier import frontier_figure
+        from simulations.run.figures import frontier_figure
         from simulations.sweep.tables import read
 
         encoders = {entry["name"]: read(s.out).points[0].results for entry, s in zip(table.sweeps, sweeps, strict=True)}

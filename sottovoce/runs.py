@@ -64,7 +64,7 @@ class Run(dict[str, Any]):
 
     def plot(self) -> Figure:
         """Return a figure of accuracy against local and central ε."""
-        from simulations.run.frontier import frontier_figure
+        from simulations.run.figures import frontier_figure
 
         return frontier_figure([self])
 

@@ -6,7 +6,6 @@ import logging
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,30 +15,15 @@ from simulations.artifacts.ways import channels_of, protocol_of
 from simulations.experiment import ArmSetup, slug
 from simulations.experiment.guarantees import released, spent
 from simulations.experiment.ladder import of_run
-from simulations.experiment.result import ArmResult, arm_result
+from simulations.experiment.result import arm_result
 from simulations.experiment.sections import Data
-from simulations.run.accuracy import score
 from simulations.run.collect import FlowerUsers
-from simulations.run.evaluation import Answers, Scored, asked, guessed, measures, on_device, sanitized
+from simulations.run.evaluation import Finished, Scored, evaluate, requested
 from simulations.run.journal import Journal
 from simulations.run.perturbed import CountedUsers
 from simulations.run.prepare import Prepared
 
 log = logging.getLogger(__name__)
-
-
-class Finished(NamedTuple):
-    """Arm that has run.
-
-    Attributes:
-        result: Line of the results.
-        model: Model (`server.protocols.protocol.Model`); None if too little was delivered to train one.
-        answers: Predictions of the test texts.
-    """
-
-    result: ArmResult
-    model: Any
-    answers: Answers
 
 
 class ArmRun:
@@ -80,18 +64,17 @@ class ArmRun:
         counted = CountedUsers(users, self._held)
         driver = Driver(counted, name=self.arm.name, before=before)
         model = driver.train(self._protocol)
-        scores = clean = origin = None
+        sanitized = on_device = None
         if model is not None and (question := model.question()) is not None:
             scores = model.scores(driver.ask(question))
             origin = users.origins[question.stage]
-        counts, unknown = sanitized(self._held, _classes(scores), origin)
-        if unknown:
-            driver.asking.dropped["unknown record"] += unknown
+            if scores is not None:
+                sanitized = Scored(scores, requested(self._held, origin), origin.users)
+                if unknown := int((sanitized.sentences < 0).sum()):
+                    driver.asking.dropped["unknown record"] += unknown
         if model is not None:
-            clean = model.rate(self._held.test.texts)
-        answers = Answers(counts, on_device(self._held, _classes(clean)))
-        seconds = time.perf_counter() - start
-        result = arm_result(self.setup, self._channels, model, driver, seconds=seconds)
+            on_device = Scored(model.rate(self._held.test.texts), np.arange(len(self._held.test)))
+        result = arm_result(self.setup, self._channels, model, driver, seconds=time.perf_counter() - start)
         log.info(f"{self.arm.name}: accounting: what one user's releases cost, rung by rung")
         what = released(self.setup, self._channels, model, driver)
         rungs = of_run(
@@ -100,21 +83,12 @@ class ArmRun:
             records=self._held.holders.most,
             test_records=self._held.test_holders.most,
         )
-        result = result.scored(score(answers.sanitized), score(answers.device))
-        values = measures(
+        result, answers = evaluate(
+            replace(result, **rungs, perturbed=counted.counts),
             self._data,
             self._held,
             seed=self._seed,
-            sanitized=None
-            if scores is None or origin is None
-            else Scored(scores, asked(self._held, origin), origin.users),
-            on_device=None if clean is None else Scored(clean, np.arange(len(self._held.test))),
+            sanitized=sanitized,
+            on_device=on_device,
         )
-        by_split = {"sanitized": _classes(scores), "on_device": _classes(clean)}
-        guesses = {split: guessed(self._held, classes) for split, classes in by_split.items()}
-        result = replace(result, **rungs, measures=values, perturbed=counted.counts, guessed=guesses)
         return Finished(result, model, answers)
-
-
-def _classes(scores: Any) -> Any:
-    return None if scores is None else scores.argmax(axis=1).astype(np.int64)

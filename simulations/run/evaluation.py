@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulations.errors import UserError
+from simulations.experiment.result import ArmResult
 from simulations.experiment.sections import Data
 from simulations.output.atomic import whole
-from simulations.run.accuracy import Counts
+from simulations.run.accuracy import Counts, score
 from simulations.run.measures import MEASURES, Guesses, measured, measures_of
 from simulations.run.prepare import Held
 from simulations.shuffler.shuffle import Origin
@@ -31,27 +32,25 @@ class Answers:
     device: Counts
 
 
-def sanitized(held: Held, guesses: IntArray | None, origin: Origin | None) -> tuple[Counts, int]:
-    """Count the predictions (n,) of a shuffled batch of test users, in its order; None if nothing was delivered.
+class Finished(NamedTuple):
+    """Arm that has run.
 
-    The second value is the number of rows of records that were not requested, which a hostile client may have made up.
+    Attributes:
+        result: Line of the results.
+        model: Model (`server.protocols.protocol.Model`); None if too little was delivered to train one.
+        answers: Predictions of the test texts.
     """
-    if guesses is None or origin is None:
-        return on_device(held, None), 0
-    sentences = asked(held, origin)
-    if len(guesses) != len(sentences):
-        raise ValueError(f"cannot score {len(guesses)} guesses of {len(sentences)} rows")
-    mask = sentences >= 0
-    return _counts(held, guesses[mask], sentences[mask]), int((~mask).sum())
+
+    result: ArmResult
+    model: Any
+    answers: Answers
 
 
-def asked(held: Held, origin: Origin) -> IntArray:
-    """Return the test sentence of each row of a shuffled batch, (n,); -1 for a record that was not requested."""
-    people = held.test_holders
-    keys = zip(people.users.tolist(), people.records.tolist(), strict=True)
-    rows = dict(zip(keys, held.test_rows.tolist(), strict=True))
-    whose = zip(origin.users.tolist(), origin.records.tolist(), strict=True)
-    return np.array([rows.get(key, -1) for key in whose], dtype=np.int64)
+class Predicted(NamedTuple):
+    """Predicted classes (n,) of test sentences (n,), -1 for a record that was not requested."""
+
+    classes: IntArray
+    sentences: IntArray
 
 
 class Scored(NamedTuple):
@@ -65,16 +64,62 @@ class Scored(NamedTuple):
     users: IntArray | None = None
 
 
-def measures(
-    data: Data, held: Held, *, seed: int, sanitized: Scored | None, on_device: Scored | None
-) -> dict[str, dict[str, Any]]:
-    """Return the measures beside accuracy, by split (`simulations.run.measures`). None stands for no model."""
-    names = measures_of(data, held)
-    anywhere = [name for name in names if not MEASURES[name].on_device]
-    return {
-        split: measured(wanted, None if scored is None else _guesses(data, seed, held, scored))
-        for split, scored, wanted in (("sanitized", sanitized, anywhere), ("on_device", on_device, names))
+def requested(held: Held, origin: Origin) -> IntArray:
+    """Return the test sentence of each row of a shuffled batch, (n,); -1 for a record that was not requested.
+
+    A hostile client may have made such a record up.
+    """
+    people = held.test_holders
+    keys = zip(people.users.tolist(), people.records.tolist(), strict=True)
+    rows = dict(zip(keys, held.test_rows.tolist(), strict=True))
+    whose = zip(origin.users.tolist(), origin.records.tolist(), strict=True)
+    return np.array([rows.get(key, -1) for key in whose], dtype=np.int64)
+
+
+def evaluate(
+    result: ArmResult, data: Data, held: Held, *, seed: int, sanitized: Scored | None, on_device: Scored | None
+) -> tuple[ArmResult, Answers]:
+    """Return the result with accuracies and all measures of a model's scores, and the counts. None is no model."""
+    scores = {"sanitized": sanitized, "on_device": on_device}
+    predicted = {
+        split: None if scored is None else Predicted(scored.scores.argmax(axis=1), scored.sentences)
+        for split, scored in scores.items()
     }
+    result, answers = with_accuracies(result, held, **predicted)
+    names = measures_of(data, held)
+    wanted = {"sanitized": [name for name in names if not MEASURES[name].on_device], "on_device": names}
+    measures = {
+        split: measured(wanted[split], None if scored is None else _guesses(data, seed, held, scored))
+        for split, scored in scores.items()
+    }
+    return replace(result, measures=measures), answers
+
+
+def with_accuracies(
+    result: ArmResult, held: Held, *, sanitized: Predicted | None, on_device: Predicted | None
+) -> tuple[ArmResult, Answers]:
+    """Return the result with its accuracies and how often each class is predicted, and the counts. None is no model."""
+    answers = Answers(_counts(held, sanitized), _counts(held, on_device))
+    guessed = {"sanitized": _frequencies(held, sanitized), "on_device": _frequencies(held, on_device)}
+    return replace(result.scored(score(answers.sanitized), score(answers.device)), guessed=guessed), answers
+
+
+def _frequencies(held: Held, predicted: Predicted | None) -> list[int]:
+    """Return how often each class is predicted; nothing without a prediction."""
+    if predicted is None or not len(predicted.classes):
+        return []
+    counts: list[int] = np.bincount(predicted.classes, minlength=len(held.test.classes)).tolist()
+    return counts
+
+
+def _counts(held: Held, predicted: Predicted | None) -> Counts:
+    """Count predictions by distinct test text, without those of records that were not requested."""
+    none = np.zeros(0, np.int64)
+    classes, sentences = (none, none) if predicted is None else predicted
+    classes, sentences = classes[sentences >= 0], sentences[sentences >= 0]
+    texts, right = held.test_texts[sentences], classes == held.test.labels[sentences]
+    size = int(held.test_texts.max(initial=-1)) + 1
+    return Counts(np.bincount(texts, minlength=size), np.bincount(texts[right], minlength=size))
 
 
 def _guesses(data: Data, seed: int, held: Held, scored: Scored) -> Guesses:
@@ -100,30 +145,6 @@ def _guesses(data: Data, seed: int, held: Held, scored: Scored) -> Guesses:
         None if groups is None else groups[sentences],
         held.owners is not None,
     )
-
-
-def guessed(held: Held, guesses: IntArray | None) -> list[int]:
-    """Return how often each class is predicted, in predictions (n,); nothing if there are none."""
-    if guesses is None or not len(guesses):
-        return []
-    counts: list[int] = np.bincount(guesses, minlength=len(held.test.classes)).tolist()
-    return counts
-
-
-def on_device(held: Held, guesses: IntArray | None, *, repeats: int = 1) -> Counts:
-    """Count the predictions of the clean test sentences, (n · repeats,), all sentences one time after another.
-
-    None stands for no model.
-    """
-    if guesses is None:
-        return _counts(held, np.zeros(0, np.int64), np.zeros(0, np.int64))
-    return _counts(held, guesses, np.tile(np.arange(len(held.test)), repeats))
-
-
-def _counts(held: Held, guesses: IntArray, sentences: IntArray) -> Counts:
-    texts, right = held.test_texts[sentences], guesses == held.test.labels[sentences]
-    size = int(held.test_texts.max(initial=-1)) + 1
-    return Counts(np.bincount(texts, minlength=size), np.bincount(texts[right], minlength=size))
 
 
 def write_answers(path: Path, held: Held, answers: Answers) -> None:

@@ -1,50 +1,44 @@
-"""Figures of a run: accuracy against ε, and what each user spent."""
+"""Figure of accuracy against what users pay, for arms with different trust: central ε, and beside it local ε."""
 
 from __future__ import annotations
 
-import math
+import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from server.protocols import releases
-from simulations.experiment.result import Score, arms_of
-from simulations.output.figures import COLOURS, folded, new_figure
-from simulations.output.numbers import is_finite, share
+import numpy as np
+
+from simulations.experiment.result import ArmResult, Score, arms_of
+from simulations.output.figures import COLOURS, MARKERS, folded, new_figure
+from simulations.output.numbers import share
 from simulations.run import trust
+from simulations.run.table import accuracies, moments
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Results = dict[str, Any]
-
+Results = Mapping[str, Any]
+#: Largest ε of the runs, mean accuracy, its standard error over runs, and that by test text.
+Point = tuple[float, float, float, float]
+#: Price of an arm, factor between arms of one price, or one would hide the other, and title of the axis.
+Panel = tuple[Callable[..., float | None], float, str]
+#: Least height of the axis of accuracy, so that small differences look small, and its ticks of ε.
+_HEIGHT, _TICKS = 0.1, tuple(float(f"{step}e{power}") for power in range(-3, 6) for step in (1, 2, 5))
+_PANELS: tuple[Panel, ...] = (
+    (lambda *same: trust.central(*same)[0], 1.025, "central ε, if the party in the legend is trusted"),
+    (trust.local, 1.0, "local ε of a training user, trusting nobody"),
+)
+#: Prices within this factor are the same. An ε at which a guarantee is too weak to draw.
+_ALIKE, _NO_PRICE = 1.1, 100.0
 REFERENCE_MARK = "†"
+_SAYS_EPSILON = re.compile(r",? (?:label )?ε = (?:[0-9.]+(?:e-?[0-9]+)?|∞)")
 
 
 def title(results: Results) -> str:
     """Return the title of a run."""
     return f"{results['name']}, seed {results['seed']}, protocol {results['way']}"
-
-
-def over_seeds(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Return the title of a figure of several runs: the name, and the number of runs or the seed."""
-    of = f"seed {runs[0]['seed']}" if len(runs) == 1 else f"mean ± standard error over {len(runs)} seeds"
-    return f"{runs[0]['name']}: {of}"
-
-
-def headline(text: str, results: Mapping[str, Any]) -> str:
-    """Return the heading of a figure, folded, with the warning of a protocol that is not private."""
-    return "\n".join(line for part in (text, results.get("way_sentence") or "") for line in textwrap.wrap(part, 62))
-
-
-def on_text(results: Results) -> bool:
-    """Return True if users release texts."""
-    return releases(results["way"], "text") and not releases(results["way"], "embedding")
-
-
-def texts_beside(results: Results) -> bool:
-    """Return True if users of some arms release texts, and users of the experiment's protocol do not."""
-    return not releases(results["way"], "text") and any(releases(arm.way, "text") for arm in arms_of(results))
 
 
 def accuracy_said(score: Score | None) -> str:
@@ -54,43 +48,164 @@ def accuracy_said(score: Score | None) -> str:
     return share(score.accuracy) + ("" if score.error is None else f" ± {score.error:.3f}")
 
 
-def spent_figure(results: Results) -> Figure:
-    """Draw bars of what a user pays, in training and in inference, for each arm (`trust.paid`).
+def frontier_figure(runs: Sequence[Results]) -> Figure:
+    """Draw the arms of one experiment, over its runs with different seeds (`priced_figure`)."""
+    of = f"seed {runs[0]['seed']}" if len(runs) == 1 else f"mean ± standard error over {len(runs)} seeds"
+    parts = (f"{runs[0]['name']}: {of}", runs[0].get("way_sentence") or "")
+    heading = "\n".join(line for part in parts for line in textwrap.wrap(part, 62))
+    return priced_figure(list(zip(*map(arms_of, runs), strict=True)), heading)
 
-    A hatched bar to the edge is ∞: no guarantee.
+
+def priced_figure(arms: Sequence[Sequence[ArmResult]], title: str, *, front: bool = False) -> Figure:
+    """Draw mean accuracy on the device over the results of each arm, with both errors: over runs, and by test text.
+
+    The first panel has the central ε, with the trusted party in the legend. The second has the worst-case ε of all
+    releases, labels included, of users who trust nobody. A price that no arm has, or that is the same for all arms, has
+    no panel, unless no other has one. Arms whose names differ only in ε share a line. Horizontal lines are arms without
+    any ε: references and public text alone. `front` adds the Pareto front over the private arms of each panel.
     """
-    arms = arms_of(results)
-    figure, axes = new_figure(7.2, 1.3 + 0.5 * len(arms))
-    paid = {heading: [trust.paid(whose, arm) for arm in arms] for whose, heading in trust.PAID.items()}
-    width = 0.76 / len(paid)
-    epsilons = [price.epsilon or 0.0 for prices in paid.values() for price in prices if price]
-    edge = 1.15 * max(filter(is_finite, epsilons), default=0.0) or 1.0
-    for k, (heading, prices) in enumerate(paid.items()):
-        for row, price in enumerate(prices):
-            y = row + (k - (len(paid) - 1) / 2) * width
-            if price is None or price.epsilon is None:
-                none = "nothing released" if price is None else "not known"
-                axes.text(edge * 0.008, y, none, va="center", fontsize=7, color="#555555")
-            elif math.isinf(price.epsilon):
-                style: dict[str, Any] = {"edgecolor": COLOURS[k], "hatch": "////", "linewidth": 0.8}
-                axes.barh(y, edge * 1.2, height=0.9 * width, facecolor="white", **style)
-                box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
-                axes.text(edge * 0.55, y, "∞", va="center", ha="center", fontsize=9, bbox=box)
-            else:
-                axes.barh(y, price.epsilon, height=0.9 * width, color=COLOURS[k])
-                axes.text(price.epsilon + edge * 0.008, y, trust.cell(price), va="center", fontsize=8)
-        axes.barh([0], [0], color=COLOURS[k], label=heading)
-    axes.barh([0], [0], facecolor="white", edgecolor="#555555", hatch="////", label="∞: nothing promised")
-    axes.set_yticks(
-        range(len(arms)), [folded(a.name) + (f" {REFERENCE_MARK}" if trust.unprotected(a) else "") for a in arms]
+    prices = {panel: _prices(arms, panel[0]) for panel in _PANELS}
+    panels = [panel for panel, paid in prices.items() if paid and max(paid) > _ALIKE * min(paid)]
+    panels = panels or [panel for panel, paid in prices.items() if paid] or [_PANELS[1]]
+    figure, _ = new_figure(3.6 * max(2, len(panels)), 3.9)
+    figure.clear()
+    every = list(figure.subplots(1, len(panels), sharey=True, squeeze=False).flat)
+    names = list(dict.fromkeys(_series(same[0]) for same in arms if _paid(same)))
+    for axes, (price, apart, label) in zip(every, panels, strict=True):
+        _draw(axes, arms, names, price, 1.0 if front else apart)
+        _set_ticks(axes, _prices(arms, price))
+        if front:
+            _draw_front(axes, arms, price)
+        axes.set_xlabel(label, fontsize=9)
+    every[0].set_ylabel("test accuracy, on the device", fontsize=9)
+    low, high = every[0].get_ylim()
+    if high - low < _HEIGHT:
+        every[0].set_ylim((low + high - _HEIGHT) / 2, (low + high + _HEIGHT) / 2)
+    every[0].set_title(f"{title}; pale bars: by test text", loc="left", fontsize=9)
+    shown = [axes.get_legend_handles_labels() for axes in every]
+    marks = {label: mark for handles, labels in shown for mark, label in zip(handles, labels, strict=True)}
+    order = sorted(marks, key=lambda label: label not in names)
+    captions = [f"{label} ({_trusts(arms, label)})" if label in names else label for label in order]
+    figure.legend(
+        [marks[label] for label in order],
+        [folded(item, 52) for item in captions],
+        loc="outside lower center",
+        ncols=2,
+        fontsize=8,
+        frameon=False,
     )
-    axes.set_ylim(len(arms) - 0.5, -0.5)
-    axes.set_xlim(0, edge)
-    axes.grid(axis="y", visible=False)
-    text = "worst-case ε of all that one user releases"
-    if trust.conditions([results]):
-        text += f"\n{trust.CONDITION_MARK}: between data that agree in what is declared public; else ∞"
-    axes.set_xlabel(text)
-    axes.set_title(headline(title(results), results), loc="left", fontsize=9)
-    figure.legend(loc="outside lower right", ncols=3, fontsize=8, frameon=False)
     return figure
+
+
+def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Return the indices of the points (ε, accuracy) that no other point dominates, by ascending ε.
+
+    A point dominates another if its ε is not larger, its accuracy not smaller, and one of them is better.
+    """
+    front: list[int] = []
+    for i in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1])):
+        if not front or points[i][1] > points[front[-1]][1] or points[i] == points[front[-1]]:
+            front.append(i)
+    return front
+
+
+def _prices(arms: Sequence[Sequence[ArmResult]], price: Callable[..., float | None]) -> list[float]:
+    return [cost for same in arms if (cost := price(*same)) is not None and _paid(same)]
+
+
+def _set_ticks(axes: Axes, paid: Sequence[float]) -> None:
+    """Set ticks of `_TICKS` between the prices; the smallest and largest price if they would be fewer than two."""
+    axes.minorticks_off()
+    if not paid:
+        return
+    if min(paid) == max(paid):  # a single value gives no axis
+        axes.set_xlim((paid[0] or 1.0) / 2, 2 * (paid[0] or 1.0))
+    low, high = axes.get_xlim()
+    shown = [tick for tick in _TICKS if low <= tick <= high]
+    if len(shown) < 2:
+        shown = sorted({float(f"{end(paid):.2g}") for end in (min, max)})
+    axes.set_xticks(shown, [f"{tick:g}" for tick in shown])
+
+
+def _draw(
+    axes: Axes,
+    arms: Sequence[Sequence[ArmResult]],
+    names: Sequence[str],
+    price: Callable[..., float | None],
+    apart: float,
+) -> None:
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8)
+    axes.set_xscale("log")
+    points: dict[str, list[Point]] = {}
+    for same in arms:
+        accuracy, paid = _accuracy(same), price(*same)
+        if accuracy is not None and paid is not None and _paid(same):
+            points.setdefault(_series(same[0]), []).append((paid, *accuracy, _error_by_text(same)))
+    for name, line in points.items():
+        i = names.index(name)
+        x, y, error, by_text = map(np.array, zip(*sorted(line), strict=True))
+        colours, marks = (*COLOURS, "#555555"), (*MARKERS, "X")
+        style: dict[str, Any] = {
+            "color": colours[i % 7],
+            "marker": marks[i % 7],
+            "markersize": 5,
+            "linewidth": 1.2,
+        }
+        aside = apart ** (i - (len(points) - 1) / 2)
+        axes.vlines(x * aside, y - by_text, y + by_text, color=style["color"], alpha=0.25, linewidth=3.5)
+        axes.errorbar(x * aside, y, yerr=error, capsize=2, label=name, **style)
+    dashes = iter(["--", ":", "-.", (0, (5, 1, 1, 1))] * len(arms))
+    for same in arms:
+        if not _paid(same) and (accuracy := _accuracy(same)) is not None:
+            style = {"color": "#333333", "linewidth": 1.0, "linestyle": next(dashes)}
+            axes.axhline(accuracy[0], label=trust.marked(*same), **style)
+
+
+def _draw_front(axes: Axes, arms: Sequence[Sequence[ArmResult]], price: Callable[..., float | None]) -> None:
+    points = [
+        (paid, accuracy[0])
+        for same in arms
+        if not same[0].reference and (paid := price(*same)) is not None and (accuracy := _accuracy(same))
+    ]
+    if points:
+        x, y = zip(*(points[i] for i in pareto(points)), strict=True)
+        axes.step(x, y, where="post", color="#999999", linewidth=4.0, alpha=0.5, zorder=0, label="Pareto front")
+
+
+def _paid(same: Sequence[ArmResult]) -> bool:
+    """Return True if an arm has a price to draw; one next to _NO_PRICE or above has none."""
+    central = trust.central(*same)[0]
+    return trust.local(*same) is not None or (central is not None and central < _NO_PRICE)
+
+
+def _series(arm: ArmResult) -> str:
+    name = _SAYS_EPSILON.sub("", arm.name).rstrip(": ")
+    public = trust.public(arm)
+    return f"{name}, {' and '.join(public)} public" if public else name
+
+
+def _trusts(arms: Sequence[Sequence[ArmResult]], name: str) -> str:
+    """Return the trusted parties of the central ε of a line's arms."""
+    lines = [trust.central(*same) for same in arms if _series(same[0]) == name]
+    whom = dict.fromkeys(who for epsilon, who in lines if epsilon is not None)
+    return f"central ε: trusting {' or '.join(whom)}" if whom else "no central ε"
+
+
+def _accuracy(same: Sequence[ArmResult]) -> tuple[float, float] | None:
+    """Return mean and standard error of one arm's accuracy on the device; None if a run has none.
+
+    The error is 0 if it is unknown.
+    """
+    score = same[0].score("on_device")
+    result = moments(accuracies(same, "on_device"), score and score.error)
+    return None if result is None else (result[0], result[1] or 0.0)
+
+
+def _error_by_text(same: Sequence[ArmResult]) -> float:
+    """Return the mean over runs of the error by test text; 0 if it is unknown."""
+    errors = [score.error for arm in same if (score := arm.score("on_device")) is not None]
+    values = [error for error in errors if error is not None]
+    return sum(values) / len(values) if values and len(values) == len(same) else 0.0

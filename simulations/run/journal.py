@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import platform
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import chdir, contextmanager
@@ -70,28 +69,8 @@ class Journal:
         Raises:
             UserError: The resumed run had others.
         """
-        record = _read(self.folder / "code.json")
-        now: dict[str, Any] = {"code": _code(), "versions": versions(), "trained_on": trained_on}
-        if record is None:
-            _write(self.folder / "code.json", now | {"cwd": os.getcwd()})
-            return
-        for name, old in record["versions"].items():
-            if old != (new := now["versions"].get(name)):
-                raise UserError(
-                    f"{self.folder.parent}: was started with {name} {old}, and here is {new}: no result would be the "
-                    f"same; install {name} {old}, or run the experiment anew into another folder"
-                )
-        if record["code"] != now["code"]:
-            raise UserError(
-                f"{self.folder.parent}: was started by other code of Sottovoce; go back to it, or run the experiment "
-                "anew into another folder"
-            )
-        if record.get("trained_on") != trained_on:
-            raise UserError(
-                f"{self.folder.parent}: was started with models trained on {record.get('trained_on')}, and here they "
-                f"would be on {trained_on} (SOTTOVOCE_DEVICE): no result would be the same; resume where the run was "
-                "started, or run the experiment anew into another folder"
-            )
+        code = {"the code of Sottovoce": _code(), "the device that trains models (SOTTOVOCE_DEVICE)": trained_on}
+        self._compare("code.json", code | versions(), cwd=os.getcwd())
 
     def check_data(self, protocol: TrainingProtocol, public: Public, held: Held) -> None:
         """Record the data of a new run, or compare them with those of a resumed run.
@@ -99,16 +78,19 @@ class Journal:
         Raises:
             UserError: The resumed run had others.
         """
-        now = _data(protocol, public, held)
-        record = _read(self.folder / "data.json")
+        self._compare("data.json", _data(protocol, public, held))
+
+    def _compare(self, file: str, now: Mapping[str, Any], **more: Any) -> None:
+        record = _read(self.folder / file)
         if record is None:
-            _write(self.folder / "data.json", now)
+            _write(self.folder / file, {**now, **more})
             return
-        for name, old in record.items():
-            if old != now[name]:
+        for name, value in now.items():
+            if (old := record.get(name)) != value:
+                short = f" ({old} then, {value} now)" if len(f"{old}{value}") < 40 else ""
                 raise UserError(
-                    f"{self.folder.parent}: {name} {'are' if name.endswith('s') else 'is'} not what the run was "
-                    "started with; put it back, or run the experiment anew into another folder"
+                    f"{self.folder.parent}: was started with other values of {name}{short}; restore them, or run the "
+                    "experiment anew into another folder"
                 )
 
     def nodes(self) -> int | None:
@@ -294,9 +276,9 @@ def _saying_how_to_go_on(part: Path, out: Path, hint: str) -> Iterator[None]:
         yield
     except BaseException as error:
         kept = Journal(part).worth_keeping
-        if (full := _full_disk(error)) is not None:
+        if isinstance(error, OSError) and error.errno in _FULL:
             then = f"make room, then {hint}" if kept else "make room, then run it again"
-            raise UserError(f"{full.filename or out}: {full.strerror} (is the disk full?); {then}") from error
+            raise UserError(f"{error.filename or out}: {error.strerror} (is the disk full?); {then}") from error
         if not kept:
             raise
         if isinstance(error, KeyboardInterrupt | Terminated):
@@ -306,20 +288,6 @@ def _saying_how_to_go_on(part: Path, out: Path, hint: str) -> Iterator[None]:
         again = f"kept in {part}; resumed, the run would fail so again: run the experiment anew into another folder"
         error.add_note(f"What users have released is {again if comes_again(error) else f'kept; {hint}'}")
         raise
-
-
-def _full_disk(error: BaseException) -> OSError | None:
-    """Return the system's error if a file could not grow; None for another error.
-
-    Libraries in Rust put its number into a text, and NumPy reports how much of an array was written.
-    """
-    if isinstance(error, OSError):
-        if error.errno is None and re.fullmatch(r"\d+ requested and \d+ written", str(error)):
-            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return error if error.errno in _FULL else None
-    match = re.search(r"\(os error (\d+)\)", str(error))
-    number = int(match[1]) if match else 0
-    return OSError(number, os.strerror(number)) if number in _FULL else None
 
 
 def _whole(part: Path, out: Path) -> None:

@@ -31,7 +31,7 @@ FloatArray = NDArray[np.float64]
 
 #: Number of bootstrap samples of texts or users: the error of an error is 5 %.
 _SAMPLES = 200
-#: Least number of predictions of a user, and of such users, for measures over users: two users are the worst decile.
+#: Least number of predictions of a user, and of such users, for measures over users.
 RECORDS, USERS = 2, 20
 
 
@@ -265,12 +265,10 @@ def by_group(guesses: Guesses) -> dict[str, Value]:
 
 
 def by_user(guesses: Guesses) -> dict[str, Value]:
-    """Return measures of the accuracies of users with `RECORDS` predictions or more, each user counted once.
+    """Return the mean and the variance of the accuracies of users with `RECORDS` predictions or more.
 
-    "mean" is their mean. "worst decile" is the mean of the lowest tenth of them. It is low by selection alone, so
-    "worst decile by chance" is its mean, ± its standard deviation, if every prediction were right with the same
-    probability, whoever the user. "variance" is that between users, without what chance adds to each accuracy (analysis
-    of variance); it may be negative. Other errors are by bootstrap over users.
+    Each user counts once. The variance is that between users, without what chance adds to each accuracy (analysis of
+    variance); it may be negative. Errors are by bootstrap over users.
     """
     people = np.unique(guesses.users, return_inverse=True)[1]
     often = np.bincount(people)
@@ -278,15 +276,15 @@ def by_user(guesses: Guesses) -> dict[str, Value]:
     often = often[often >= RECORDS]
     if len(often) < USERS:
         return {}
-    rng = np.random.default_rng([guesses.seed, 13])
-    drawn = rng.integers(len(often), size=(_SAMPLES, len(often)))
-    rates = rng.binomial(often, right.sum() / often.sum(), size=(_SAMPLES, len(often))) / often
-    tenths = np.sort(rates, axis=1)[:, : _tenth(often)].mean(axis=1)
-    values = {"worst decile by chance": Value(float(tenths.mean()), float(tenths.std(ddof=1)), len(often))}
-    for name, of in {"mean": _mean, "worst decile": _worst_decile, "variance": _variance}.items():
-        again = [of(right[rows] / often[rows], often[rows]) for rows in drawn]
-        values[name] = Value(of(right / often, often), float(np.std(again, ddof=1)), len(often))
-    return {name: values[name] for name in ("mean", "worst decile", "worst decile by chance", "variance")}
+    drawn = np.random.default_rng([guesses.seed, 13]).integers(len(often), size=(_SAMPLES, len(often)))
+    accuracies = right / often
+    within = accuracies * (1 - accuracies) / (often - 1)  # unbiased for the variance of one user's accuracy
+    means, variances = (
+        [float(accuracies[rows].mean()) for rows in (slice(None), *drawn)],
+        [float(accuracies[rows].var(ddof=1) - within[rows].mean()) for rows in (slice(None), *drawn)],
+    )
+    values = {"mean": means, "variance": variances}
+    return {name: Value(v[0], float(np.std(v[1:], ddof=1)), len(often)) for name, v in values.items()}
 
 
 def own_labels(guesses: Guesses) -> Value:
@@ -308,23 +306,6 @@ def _sums(rows: IntArray, values: FloatArray) -> FloatArray:
     sums = np.zeros((int(rows.max()) + 1, values.shape[1]))
     np.add.at(sums, rows, values)
     return sums
-
-
-def _tenth(often: IntArray) -> int:
-    return -(-len(often) // 10)
-
-
-def _mean(accuracies: FloatArray, often: IntArray) -> float:
-    return float(accuracies.mean())
-
-
-def _worst_decile(accuracies: FloatArray, often: IntArray) -> float:
-    return float(np.sort(accuracies)[: _tenth(often)].mean())
-
-
-def _variance(accuracies: FloatArray, often: IntArray) -> float:
-    within = accuracies * (1 - accuracies) / (often - 1)  # unbiased for the variance of one user's accuracy
-    return float(accuracies.var(ddof=1) - within.mean())
 
 
 def dominates(share: float, classes: int) -> bool:

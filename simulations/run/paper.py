@@ -24,15 +24,12 @@ from server.protocols.public_maps import dim_of
 from server.training.end_to_end import train_paper
 from server.training.noise import sanitize_public
 from simulations.artifacts.encoder import pooling_of
-from simulations.experiment import Arm, ArmSetup, EncoderConfig, label_of
+from simulations.experiment import Arm, ArmSetup, Experiment, label_of
 from simulations.experiment.guarantees import Promise
 from simulations.experiment.ladder import Spent, of_run
 from simulations.experiment.result import ArmResult
-from simulations.experiment.sections import Data, TrainingConfig
 from simulations.progress import prefixed
-from simulations.run.accuracy import score
-from simulations.run.arm import Finished
-from simulations.run.evaluation import Answers, Scored, guessed, measures, on_device
+from simulations.run.evaluation import Finished, Scored, evaluate
 from simulations.run.prepare import Held
 
 log = logging.getLogger(__name__)
@@ -53,11 +50,8 @@ class _Published:
 class PaperArm:
     """Arm that is trained by the published procedure, and scored on sanitized and on clean test sentences."""
 
+    experiment: Experiment
     setup: ArmSetup
-    data: Data
-    encoder: EncoderConfig
-    training: TrainingConfig
-    seed: int
     held: Held
     mechanism: Mechanism
 
@@ -70,8 +64,8 @@ class PaperArm:
         """Train and score the arm, as `simulations.run.arm.ArmRun.run` does, without querying users."""
         del users
         start = time.perf_counter()
-        arm, test, training, encoder = self.arm, self.held.test, self.training, self.encoder
-        data, seed, repeats = self.data, self.seed, self.data.test_repeats
+        arm, test, data, seed = self.arm, self.held.test, self.experiment.data, self.experiment.seed
+        training, encoder, repeats = self.experiment.training, self.experiment.encoder, data.test_repeats
         labels, label = self._labels()
         with prefixed(f"{arm.name}: "):
             pipeline = train_paper(
@@ -92,11 +86,6 @@ class PaperArm:
         maps = pipeline.maps()
         z = maps.project(pipeline.embed(test.texts))
         noisy = sanitize_public(self.mechanism, np.tile(z, (repeats, 1)), seed=seed, stage="paper-test")
-        seen, clean = maps.logits(noisy), maps.logits(z)
-        classes = {"sanitized": seen.argmax(axis=1), "on_device": clean.argmax(axis=1)}
-        answers = Answers(
-            on_device(self.held, classes["sanitized"], repeats=repeats), on_device(self.held, classes["on_device"])
-        )
         rows = np.arange(len(test))
         result = ArmResult(
             name=arm.name,
@@ -112,23 +101,22 @@ class PaperArm:
             way="paper",
             budget=self._promise(label),
             parameters=arm.parameters,
-            guessed={where: guessed(self.held, predictions) for where, predictions in classes.items()},
-            measures=measures(
-                data,
-                self.held,
-                seed=seed,
-                sanitized=Scored(seen, np.tile(rows, repeats)),
-                on_device=Scored(clean, rows),
-            ),
         )
         log.info(f"{arm.name}: accounting: what one user's releases cost, rung by rung")
         spent = Spent(embedding=self.mechanism, label=label, train=(len(self.held.train),), test=None)
         rungs = of_run(self.setup, spent, records=self.held.holders.most, test_records=None)
-        result = result.scored(score(answers.sanitized), score(answers.device))
-        return Finished(replace(result, **rungs), _Published(pipeline), answers)
+        result, answers = evaluate(
+            replace(result, **rungs),
+            data,
+            self.held,
+            seed=seed,
+            sanitized=Scored(maps.logits(noisy), np.tile(rows, repeats)),
+            on_device=Scored(maps.logits(z), rows),
+        )
+        return Finished(result, _Published(pipeline), answers)
 
     def _promise(self, label: Mechanism | None) -> Promise:
-        embedding, epochs = self.mechanism.guarantee, self.training.epochs
+        embedding, epochs = self.mechanism.guarantee, self.experiment.training.epochs
         return Promise(
             metric_epsilon=embedding.epsilon * epochs,
             metric=embedding.metric,
@@ -146,6 +134,6 @@ class PaperArm:
         mechanism: Any = label_of(self.arm, len(self.held.train.classes))
         if isinstance(mechanism, Identity) and self.arm.label is None:
             return labels, None
-        streams = SimulationStreams(self.seed)
+        streams = SimulationStreams(self.experiment.seed)
         rng = streams.rows(holders.users, holders.records, stage="train", channel="label")
         return mechanism.sample(labels, rng=rng), mechanism

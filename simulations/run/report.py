@@ -26,8 +26,7 @@ from simulations.output.numbers import count, plain, share
 from simulations.run import trust
 from simulations.run.comparison import added, conclusion
 from simulations.run.comparison import shown as difference
-from simulations.run.figures import REFERENCE_MARK, accuracy_said, on_text, spent_figure, texts_beside, title
-from simulations.run.frontier import frontier_figure
+from simulations.run.figures import REFERENCE_MARK, accuracy_said, frontier_figure, title
 from simulations.run.references import remarks
 from simulations.run.table import beside
 
@@ -42,10 +41,8 @@ def write(results: Results, folder: Path) -> list[Path]:
     for name, text in (("results.json", readable), ("results.md", markdown(results))):
         (folder / name).write_text(text, encoding="utf-8")
         paths.append(folder / name)
-    for name, figure in (("accuracy.png", frontier_figure([results])), ("spent.png", spent_figure(results))):
-        figure.savefig(folder / name)
-        paths.append(folder / name)
-    return paths
+    frontier_figure([results]).savefig(folder / "accuracy.png")
+    return [*paths, folder / "accuracy.png"]
 
 
 def say(results: Results, out: Path | str, holds: str, *, as_json: bool) -> None:
@@ -125,11 +122,9 @@ _BESIDE = "Other measures, ± standard error by test text"
 
 def notes(results: Results) -> list[str]:
     """Return the footnotes: the meaning of columns, arms that are not private, and losses of rows and nodes."""
-    text, mixed = on_text(results), texts_beside(results)
-    device = "the whole model" if text else "the model" if mixed else "the last step"
     lines = [
         "Accuracy on sanitized test sentences ± standard error, by the distinct texts that arrived; on device: on "
-        f"clean ones, {device} run by the user. "
+        "clean ones, by the user's own device. "
         f"Chance is {results['chance']:.3f}, of {len(results['classes'])} classes."
     ]
     if added(results):
@@ -247,7 +242,7 @@ def markdown(results: Results) -> str:
     for heading, (names, *others) in beside([results]):
         lines += ["", f"## {heading or _BESIDE}", "", markdown_table(names, others)]
     lines += ["", *(f"{note}\n" for note in notes(results)), _MORE, ""]
-    lines += ["![Accuracy against ε](accuracy.png)", "", "![Worst-case ε of all that one user releases](spent.png)"]
+    lines += ["![Accuracy against ε](accuracy.png)"]
     return "\n".join(lines) + "\n"
 
 

@@ -95,23 +95,16 @@ def _run_arms(
     if not experiment.training.protocol.private:
         from simulations.run.paper import PaperArm  # torch
 
+        mechanisms = [embeddings_of(setup, prepared.public)[0] for setup in map(experiment.setup, arms)]
         runs: Any = [
-            PaperArm(
-                setup,
-                experiment.data,
-                experiment.encoder,
-                experiment.training,
-                experiment.seed,
-                prepared.held,
-                embeddings_of(setup, prepared.public)[0],
-            )
-            for setup in map(experiment.setup, arms)
+            PaperArm(experiment, experiment.setup(arm), prepared.held, mechanism)
+            for arm, mechanism in zip(arms, mechanisms, strict=True)
         ]
         return job(None)
     nodes = _handed_out(experiment, prepared.public, prepared.held, folder, journal)
     training = training_of(experiment.training, experiment.encoder, experiment.seed)
     runs = [
-        CentralisedArm(arm, experiment.data, prepared, experiment.seed)
+        CentralisedArm(experiment, arm, prepared)
         if arm.centralised
         else ArmRun(experiment.setup(arm), training, experiment.data, prepared, models=models, journal=journal)
         for arm in arms

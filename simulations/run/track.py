@@ -1,7 +1,4 @@
-"""Export of a finished run to experiment trackers: one tracked run for each arm, with settings and figures, no text.
-
-Only the owner of a simulation uses trackers, who has the true data anyway; a deployment has none.
-"""
+"""Export of a finished run to experiment trackers: one tracked run for each arm, with settings and figures, no text."""
 
 from __future__ import annotations
 
@@ -9,16 +6,12 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from multiprocessing import TimeoutError
-from multiprocessing.pool import ThreadPool
-from pathlib import Path
 from typing import Any
 
 from simulations.errors import UserError, in_short
 from simulations.experiment import slug
 from simulations.experiment.names import nearest
 from simulations.experiment.result import arms_of
-from simulations.output.atomic import check_writable
 from simulations.output.numbers import is_finite
 from simulations.run.table import estimates
 from simulations.run.trust import unprotected
@@ -55,9 +48,6 @@ def _mlflow(uri: str) -> Tracker:
 def _tensorboard(folder: str) -> Tracker:
     from torch.utils.tensorboard import SummaryWriter
 
-    os.makedirs(folder, exist_ok=True)
-    check_writable(Path(folder))
-
     def log(experiment: str, name: str, settings: dict[str, str], figures: dict[str, float]) -> None:
         # TensorBoard shows all that one folder holds as one run.
         numbered = (f"{folder}/{slug(experiment)}/{slug(name)}{f'-{n}' * (n > 1)}" for n in count(1))
@@ -71,15 +61,11 @@ def _tensorboard(folder: str) -> Tracker:
 
 def _wandb(place: str) -> Tracker:
     """Write into the folder `wandb` or $WANDB_DIR for `wandb sync`, or upload at once if $WANDB_MODE is "online"."""
-    entity, _, project = place.rpartition("/")
-    if len(place) > 128 or set(project) & set("/\\#?%:"):
-        raise ValueError("is no project's name; leave out / \\ # ? % and :")
     import wandb
 
     if os.environ["WANDB_MODE"] == "online" and not wandb.login(timeout=20, verify=True):
         raise ValueError("W&B has no key of yours; log in with: wandb login")
-    os.makedirs(os.environ.get("WANDB_DIR", "."), exist_ok=True)
-    check_writable(Path(os.environ.get("WANDB_DIR", ".")))
+    entity, _, project = place.rpartition("/")
     bare = dict.fromkeys((*_BARE, "x_disable_stats", "silent"), True) | {"save_code": False, "console": "off"}
 
     def log(experiment: str, name: str, settings: dict[str, str], figures: dict[str, float]) -> None:
@@ -109,13 +95,10 @@ def tracker(where: str) -> Tracker:
         os.environ.setdefault(name, value)
     reach, extra = TRACKERS[kind]
     try:
-        with ThreadPool(1) as thread:
-            return thread.apply_async(reach, (place,)).get(60)
+        return reach(place)
     except ImportError as error:
         package = f"'sottovoce[{extra}]'" if error.name == kind else error.name
         raise UserError(f"--track {where}: needs the package {error.name}: pip install {package}") from error
-    except TimeoutError as error:
-        raise UserError(f"--track {where}: no answer within a minute") from error
     except Exception as error:
         raise UserError(f"--track {where}: {in_short(error)}") from error
 
@@ -133,11 +116,10 @@ def track(trackers: Sequence[Tracker], results: Mapping[str, Any]) -> None:
         about = {"arm": arm.name, "seed": results["seed"], "way": arm.way, "reference": arm.reference}
         about |= {"protected": not unprotected(arm), "mechanism": arm.mechanism, "encoder": encoder, **arm.parameters}
         settings = {key: str(value) for key, value in about.items() if value is not None}
-        entries: dict[str, Any] = {}
+        figures: dict[str, Any] = {}
         for metric, split, value, error, _ in estimates(arm):
             name = metric + "_clean_test" * (split == "on_device")
-            entries |= {name: value, f"{name}_se": error}
-        figures = {name: value for name, value in entries.items() if is_finite(value)}
+            figures |= {key: it for key, it in ((name, value), (f"{name}_se", error)) if is_finite(it)}
         for log in trackers:
             try:
                 log(str(results["name"]), f"{arm.name}, seed {results['seed']}", settings, figures)

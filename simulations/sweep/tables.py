@@ -20,7 +20,7 @@ from simulations.output.markdown import table as markdown
 from simulations.output.numbers import is_finite
 from simulations.run import trust
 from simulations.run.comparison import gap
-from simulations.run.frontier import pareto, study_figure
+from simulations.run.figures import pareto, priced_figure
 from simulations.run.references import remarks
 from simulations.run.table import NONE, accuracies, beside, mean_cell, moments, standard_error
 from simulations.run.table import means as means_of
@@ -119,7 +119,8 @@ def write(study: Study, out: Path) -> list[Path]:
 
 def figure(sweep: Finished) -> Figure:
     """Return a figure of the accuracy of every point and arm against ε."""
-    return study_figure([_named(point, same) for point in sweep.points for same in point.arms], sweep.title)
+    arms = [_named(point, same) for point in sweep.points for same in point.arms]
+    return priced_figure(arms, sweep.title, front=True)
 
 
 def _about(study: Study) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from simulations.artifacts.model_folder import classify, read_about
 from simulations.errors import UserError
 from simulations.experiment import Experiment, slug
 from simulations.experiment.result import ArmResult
-from simulations.run.accuracy import score
-from simulations.run.evaluation import Answers, guessed, on_device, sanitized
+from simulations.run.evaluation import Answers, Predicted, requested, with_accuracies
 from simulations.run.prepare import Prepared
 from simulations.run.report import Results
 from simulations.run.run import results
@@ -57,17 +56,16 @@ def _scored(arm: str, prepared: Prepared, *, server: Path, origins: Path) -> tup
         places, guesses = (np.array(answers[name], np.int64) for name in ("places", "guesses"))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{server}: holds no trained arm; name the folder that `deploy train` left") from error
-    origin, dropped = None, dict(result.dropped)
+    sanitized, dropped = None, dict(result.dropped)
     if len(guesses):
         path = origins / f"{_STAGE}.npy"
         try:
             owners = np.load(path, allow_pickle=False)[places]
         except (OSError, ValueError, IndexError):
             raise UserError(f"--origins {path}: does not say whose the rows of the stage's batch are") from None
-        origin = Origin(owners[:, 0], owners[:, 1])
-    answer_rows, unknown = sanitized(records, guesses, origin)
-    if unknown:
-        dropped["test: unknown record"] = unknown
+        sanitized = Predicted(guesses, requested(records, Origin(owners[:, 0], owners[:, 1])))
+        if unknown := int((sanitized.sentences < 0).sum()):
+            dropped["test: unknown record"] = unknown
     model = server / "models" / slug(arm)
     classes, _ = read_about(model)
     if classes != prepared.public.classes:
@@ -76,9 +74,5 @@ def _scored(arm: str, prepared: Prepared, *, server: Path, origins: Path) -> tup
             f"{', '.join(prepared.public.classes)}, in these orders; score it with the data that it was made for"
         )
     clean = classify(model, prepared.public, records.test.texts)
-    answers = Answers(answer_rows, on_device(records, clean))
-    guess_counts = {"sanitized": guessed(records, guesses), "on_device": guessed(records, clean)}
-    result = replace(
-        result.scored(score(answers.sanitized), score(answers.device)), dropped=dropped, guessed=guess_counts
-    )
-    return result, answers
+    on_device = Predicted(clean, np.arange(len(clean)))
+    return with_accuracies(replace(result, dropped=dropped), records, sanitized=sanitized, on_device=on_device)

@@ -23,8 +23,7 @@ from simulations.analysis.attack_results import figures as drawn_attacks
 from simulations.experiment.result import ArmResult
 from simulations.output.figures import inline
 from simulations.output.numbers import count, is_finite, share
-from simulations.run.figures import accuracy_said, spent_figure
-from simulations.run.frontier import frontier_figure
+from simulations.run.figures import accuracy_said, frontier_figure
 from simulations.run.references import remarks
 from simulations.run.report import notes
 from simulations.run.table import beside
@@ -246,12 +245,8 @@ def _attack_notes(entry: Mapping[str, Any]) -> str:
 
 def _figures(run: Finished) -> list[tuple[Markup, str]]:
     """Return figures as <svg>, with captions."""
-    results: Any = run.results
-    accuracy = frontier_figure([results])
-    return [
-        _figure(run, accuracy, "accuracy", "Accuracy against ε; numbers are in the table above."),
-        _figure(run, spent_figure(results), "spent", "Worst-case ε of all that one user releases, arm by arm."),
-    ]
+    text = "Accuracy against ε; numbers are in the table above."
+    return [_figure(run, frontier_figure([run.results]), "accuracy", text)]
 
 
 def _attack_figures(run: Finished) -> list[tuple[Markup, str]]:

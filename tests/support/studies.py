@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from client.app import NODES as NODES_FOLDER
 from client.app import release
 from client.store.ledger import Ledger, LedgerRow
+from mechanisms.messages.wire import reply_from_record
 from server import query as server_app
 from server.protocols.protocol import Public, Training
 from server.protocols.public_maps import PublicMaps
@@ -284,3 +285,19 @@ def attacked_run(study: Experiment, ready: Prepared, folder: Path, monkeypatch: 
     split = Split(Corpus([], np.zeros(0, int), train.classes), train, test)
     monkeypatch.setattr(f"{target}.load_split", lambda *_: (split, {}))
     return folder
+
+
+def charged(folder: Path, arm: str) -> list[tuple[Any, ...]]:
+    """Return (user, record, stage, channel, digest, bytes) of every release on an arm's ledgers."""
+    return sorted((r.user, r.record, r.stage, r.channel, r.digest, r.payload) for r in ledger_rows(folder, arm))
+
+
+def sent(grid: LocalGrid) -> list[tuple[Any, ...]]:
+    """Return the same of every release that travelled."""
+    rows = []
+    for reply in (reply_from_record(answer.content) for answer in grid.sent):
+        for r in reply.releases:
+            (values,) = r.payload.values()
+            for user, record, value in zip(reply.users.tolist(), reply.records.tolist(), values, strict=True):
+                rows.append((user, record, r.stage, r.channel, r.digest, value.tobytes()))
+    return sorted(rows)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.models.embeddings import TableEmbeddings, embeddings_path
+from client.models.embeddings import TableEmbeddings
 from client.shard import Shard
 from client.store.tables import Tables
 from mechanisms.messages.request import Request
 from simulations.experiment import Experiment
-from simulations.run import partition as handing
+from simulations.run import partition
 from simulations.run.collect import FlowerUsers
 from simulations.run.prepare import Holders, Prepared
 from simulations.transport.node_store import NodeStore
@@ -42,24 +42,18 @@ def study(per_node: int | str, **population: Any) -> Experiment:
     return experiment(ARM, population={"users": USERS, "users-per-node": per_node, **population})
 
 
-def in_tables(made: Prepared, folder: Path) -> Prepared:
-    """The same training embeddings in one shared table, in another order."""
-    embeddings = made.held.train_embeddings
+def in_tables(ready: Prepared, folder: Path) -> Prepared:
+    """Return the same training embeddings in one shared table, in another order."""
+    embeddings = ready.held.train_embeddings
     order = np.random.default_rng(1).permutation(len(embeddings))
     folder.mkdir()
     np.save(folder / "table.npy", embeddings[order])
     rows = TableEmbeddings(Tables((folder / "table.npy",)), np.argsort(order))
-    return made._replace(held=dataclasses.replace(made.held, train_embeddings=rows))
+    return ready._replace(held=dataclasses.replace(ready.held, train_embeddings=rows))
 
 
-def held_twice(made: Prepared) -> Prepared:
-    """Two records to each user, of half as many users."""
-    rows = np.arange(USERS)
-    return made._replace(held=dataclasses.replace(made.held, holders=Holders(rows // 2, rows % 2)))
-
-
-def asked(stage: str, part: tuple[int, int]) -> Request:
-    """Some users' embeddings, and labels by a prior from them."""
+def request_of(stage: str, part: tuple[int, int]) -> Request:
+    """Return a request for some users' embeddings, and labels by a prior from them."""
     rng = np.random.default_rng(2)
     m1, prior = (rng.normal(size=(rows, columns)).astype(np.float32) for rows, columns in ((WIDTH, 4), (4, CLASSES)))
     return made(
@@ -78,12 +72,12 @@ def asked(stage: str, part: tuple[int, int]) -> Request:
     )
 
 
-def batches(part: Experiment, made: Prepared, folder: Path) -> list[Any]:
-    """What the server gets of two stages and of the first again, and what was charged."""
-    grid, result = LocalGrid(placed(part, made, folder)), []
-    users = FlowerUsers(grid, part.population, seed=part.seed, tests=len(made.held.test_rows), nodes=folder)
+def batches(part: Experiment, ready: Prepared, folder: Path) -> list[Any]:
+    """Return what the server gets of two stages and of the first again, and what was charged."""
+    grid, result = LocalGrid(placed(part, ready, folder)), []
+    users = FlowerUsers(grid, part.population, seed=part.seed, tests=len(ready.held.test_rows), nodes=folder)
     for stage, half in (("one", 0), ("two", 1), ("one", 0)):
-        batch = users.collect(asked(stage, (half, 2))).batch
+        batch = users.collect(request_of(stage, (half, 2))).batch
         origin = users.origins[stage]
         result += [origin.users.tolist(), origin.records.tolist(), batch.users]
         result += [values.tobytes() for release in batch.releases for values in release.payload.values()]
@@ -91,62 +85,57 @@ def batches(part: Experiment, made: Prepared, folder: Path) -> list[Any]:
     return [*result, sorted(charged)]
 
 
-@pytest.mark.parametrize("per_node", [USERS, 8, 1])
-def test_1_8_and_64_nodes_release_the_same_bits(per_node: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one node does whose embeddings are in a file of its own; these nodes find theirs in a shared table."""
-    one = study(USERS)
-    made = held_twice(prepared(one))
-    use_folder(tmp_path / "one", monkeypatch)
-    expected = batches(one, made, tmp_path / "one")
-    use_folder(tmp_path / "other", monkeypatch)
-    result = batches(study(per_node), in_tables(made, tmp_path / "tables"), tmp_path / "other")
-    assert len(list((tmp_path / "other").iterdir())) == USERS // per_node
-    assert result == expected
+def test_1_8_and_64_nodes_release_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users have two records each; one node has embeddings of its own, the others find theirs in a shared table."""
+    ready, rows = prepared(study(USERS)), np.arange(USERS)
+    ready = ready._replace(held=dataclasses.replace(ready.held, holders=Holders(rows // 2, rows % 2)))
+    shared, results = in_tables(ready, tmp_path / "tables"), []
+    for per_node in (USERS, 8, 1):
+        folder = tmp_path / str(per_node)
+        use_folder(folder, monkeypatch)
+        results.append(batches(study(per_node), ready if per_node == USERS else shared, folder))
+        assert len(list(folder.iterdir())) == USERS // per_node
+    result = results[0]
+    assert results == [result] * 3
     assert result[:5] == result[10:15] and result[2] == USERS // 4 and len(result[-1]) == 2 * USERS
 
 
-@pytest.mark.parametrize(("cores", "cohort", "nodes"), [(1, 999, 1), (2, 999, 2), (2, 32, 2), (2, 31, 4), (3, 10, 9)])
+@pytest.mark.parametrize(("cores", "cohort", "nodes"), [(1, 999, 1), (2, 32, 2), (2, 31, 4), (3, 10, 9)])
 def test_auto_gives_all_cores_as_much_and_no_node_too_much(
     cores: int, cohort: int, nodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handing.os, "cpu_count", lambda: cores)
-    monkeypatch.setattr(handing, "_COHORT", cohort)
+    monkeypatch.setattr(partition.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(partition, "_COHORT", cohort)
     whole = study("auto")
-    made = prepared(whole)
-    assert placed(whole, made, tmp_path) == nodes
+    ready = prepared(whole)
+    assert placed(whole, ready, tmp_path) == nodes
     shards = [Shard.load(tmp_path / str(node), "train") for node in range(nodes)]
     sizes = [len(shard) for shard in shards]
     assert sum(sizes) == USERS and max(sizes) <= cohort and max(sizes) - min(sizes) <= 1
     for node, shard in enumerate(shards):
         assert (shard.users % nodes == node).all()
-        for user, label, text, h in zip(
-            shard.users, shard.labels, shard.texts, shard.embeddings(ENCODER).take(np.arange(len(shard))), strict=True
-        ):
-            assert label == made.held.train.labels[user] and text == made.held.train.texts[int(user)]
-            np.testing.assert_array_equal(h, made.held.train_embeddings[user])
+        np.testing.assert_array_equal(shard.labels, ready.held.train.labels[shard.users])
+        assert list(shard.texts) == [ready.held.train.texts[int(user)] for user in shard.users]
+        rows = shard.embeddings(ENCODER).take(np.arange(len(shard)))
+        np.testing.assert_array_equal(rows, ready.held.train_embeddings[shard.users])
 
 
 def test_users_who_have_dropped_out_are_on_no_node(tmp_path: Path) -> None:
     part = study(8, dropout=0.5)
-    made = prepared(part)
-    placed(part, made, tmp_path)
+    placed(part, prepared(part), tmp_path)
     here = np.concatenate([Shard.load(tmp_path / str(node), "train").users for node in range(8)])
     assert USERS / 4 < len(here) < USERS * 3 / 4 and len(np.unique(here)) == len(here)
-    for node in range(8):
-        shard = Shard.load(tmp_path / str(node), "train")
-        values = np.load(embeddings_path(tmp_path / str(node), "train", ENCODER))
-        assert len(values) == len(shard)
 
 
 def test_nodes_are_for_their_owner_alone_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records, texts, embeddings of their own and in linked tables, settings, ledgers, also those that come back."""
     part = study(8)
-    made = prepared(part)
-    shared = in_tables(made, tmp_path / "tables")
+    ready = prepared(part)
+    shared = in_tables(ready, tmp_path / "tables")
     (tmp_path / "tables" / "table.npy").chmod(0o600)  # as the cache's are
     with nothing_narrowed(monkeypatch):
         use_folder(tmp_path / "own", monkeypatch)
-        batches(part, made, tmp_path / "own")
+        batches(part, ready, tmp_path / "own")
         placed(part, shared, tmp_path / "linked")
         node_store = NodeStore(str(tmp_path / "own"), put=lambda files: files)
         assert node_store.keep("0", "ledger-b.sqlite", None, b"a ledger") == "kept"

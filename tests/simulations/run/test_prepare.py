@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mechanisms import catalogue
 from simulations.corpora.builtin import builtin
 from simulations.corpora.parts import REVIEWS_PER_USER
 from simulations.errors import UserError
-from simulations.experiment import Experiment, bundled, from_table, load
-from simulations.experiment.ladder import Spent, of_run
+from simulations.experiment import Experiment, bundled, from_table
 from simulations.experiment.sections import Shuffle
 from simulations.experiment.toml import document
-from simulations.run.prepare import _hand_out, parts, prepare
+from simulations.run.prepare import _hand_out, prepare
 from simulations.run.report import data_notes
-from tests.support.paths import DATA
 from tests.support.studies import PURKAYASTHA, RANDOMIZED, files_study, split_of
 
 
@@ -37,11 +33,7 @@ def study(users: int, **population: object) -> Experiment:
 
 @pytest.mark.parametrize(
     ("population", "records"),
-    [
-        ({}, 1),
-        ({"assignment": "column"}, REVIEWS_PER_USER),
-        ({"assignment": "dirichlet", "alpha": 0.5}, REVIEWS_PER_USER),
-    ],
+    [({}, 1), ({"assignment": "column"}, REVIEWS_PER_USER)],
 )
 def test_the_built_in_corpus_has_as_many_users_as_are_asked_for(population: dict, records: int) -> None:
     experiment = study(120, **population)
@@ -49,10 +41,8 @@ def test_the_built_in_corpus_has_as_many_users_as_are_asked_for(population: dict
     split, held = _hand_out(experiment.population, before, experiment.seed)
     assert set(held.users.tolist()) == set(range(120))
     assert len(split.train) == 120 * records
-    if population.get("assignment") == "column":
-        writers = np.array(split.train.users)
-        assert all(len(set(writers[held.users == user])) == 1 for user in range(120))
-        assert len(set(writers)) == 120
+    if population:
+        assert len(set(split.train.users)) == 120
 
 
 def test_users_of_few_reviews_where_the_corpus_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,15 +125,9 @@ def test_who_is_tested_is_whom_the_data_name(tmp_path: Path) -> None:
     first = experiment.population.users
     assert held.test_holders.people == 10 and held.test_holders.most == 3
     assert set(held.test_holders.users.tolist()) == set(range(first, first + 10))
-    named = dict(zip(held.test.users, held.test_holders.users.tolist(), strict=True))
-    assert [named[name] for name in held.test.users] == held.test_holders.users.tolist() and len(named) == 10
     assert held.test_holders.records.tolist() == [0, 1, 2] * 10 and held.test_rows.tolist() == list(range(30))
-    spent = Spent(catalogue.build(PURKAYASTHA, channel="embedding", classes=2), None, train=None, test=10)
-    once, all_of_them = (
-        {r["rung"]: r for r in of_run(experiment.setups[0], spent, records=1, test_records=k)["test_ladder"]}
-        for k in (1, held.test_holders.most)
-    )
-    assert all_of_them["record"] == once["record"] and all_of_them["user"]["epsilon"] > once["user"]["epsilon"]
+    owners = dict(zip(held.test.users, held.test_holders.users.tolist(), strict=True))
+    assert len(owners) == 10 and [owners[name] for name in held.test.users] == held.test_holders.users.tolist()
 
 
 @pytest.mark.usefixtures("unencoded")
@@ -195,7 +179,7 @@ def planted(rng: np.random.Generator, faults: set[str], seed: int) -> tuple[list
 
 
 @pytest.mark.usefixtures("unencoded")
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(6))
 def test_whatever_is_planted_is_named(tmp_path: Path, seed: int) -> None:
     """Random small corpora with a random choice of faults. Each is refused by its name, in one line, until the study
     says what it may; then the results say it. Where none is planted, nothing is said."""
@@ -237,21 +221,3 @@ def test_whatever_is_planted_is_named(tmp_path: Path, seed: int) -> None:
 def test_what_comes_with_sottovoce_says_why_its_parts_overlap(name: str) -> None:
     data = document(name)["data"]
     assert data["source"] != "files" or data["overlap"]
-
-
-#: One experiment of each data section.
-OF_DATA = {json.dumps(document(name)["data"], sort_keys=True): name for name in bundled()}.values()
-
-
-@pytest.mark.slow
-@pytest.mark.soak
-@pytest.mark.parametrize("name", OF_DATA)
-def test_what_comes_with_sottovoce_goes_on_running(name: str) -> None:
-    experiment, more = load(name), []
-    if experiment.data.source == "files":
-        folder = DATA / Path(experiment.data.path or "").name
-        if not folder.is_dir():
-            pytest.skip(f"{folder} is missing: data of others are not part of the repository")
-        more = [f"data.path={folder}"]
-    split, holders, about = parts(load(name, more))
-    assert holders.people == experiment.population.users and len(split.test) and set(about) >= {"overlap", "repeated"}

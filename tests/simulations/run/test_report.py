@@ -14,24 +14,19 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from simulations.experiment import to_toml
 from simulations.experiment.result import SHOWN, ArmResult, arms_of
 from simulations.output.jsonable import json_ready
-from simulations.run import report, trust
+from simulations.run import trust
 from simulations.run.accuracy import Counts
 from simulations.run.comparison import added, baseline, conclusion, differences, gap
 from simulations.run.evaluation import Answers
-from simulations.run.figures import spent_figure
-from simulations.run.frontier import frontier_figure
+from simulations.run.figures import frontier_figure
 from simulations.run.measures import MEASURES, Guesses, Measure, Value, measures_of
 from simulations.run.report import markdown, notes, print_table, table, undelivered, write
 from simulations.run.table import COLUMNS, estimates, tidy
-from simulations.sweep import tables
-from sottovoce.report.write import report as report_html
 from tests.support.paths import ROOT
 from tests.support.results import demo, user
 from tests.support.studies import (
-    CLASSES,
     LAPLACE,
     PURKAYASTHA,
     RANDOMIZED,
@@ -42,10 +37,6 @@ from tests.support.studies import (
     run_arms,
     use_folder,
 )
-
-
-def frontier(results: dict[str, Any]) -> Any:
-    return frontier_figure([results])
 
 
 def cells(results: dict[str, Any]) -> dict[str, list[str]]:
@@ -76,10 +67,13 @@ def test_the_table_shows_what_was_spent() -> None:
     for arm in silent["arms"]:
         arm["test_ladder"] = None
     assert "ε,\ninference" not in table(silent)[0], "nobody sends a request"
-    text = printed(demo())
-    for words in ("Purkayastha, ε = 10, label ε = 2 ", "not private", "0.507, of 2 classes"):
-        assert words in text
-    assert all(len(row) <= 120 for row in text.splitlines())
+    assert all(len(row) <= 120 for row in printed(demo()).splitlines())
+    gaussian = demo()
+    gaussian["arms"][4]["ladder"] = user(4.0, worst_case=math.inf, delta=1e-6)
+    gaussian["arms"][2] |= {"ladder": user(6.0), "test_ladder": user(None)}
+    assert cells(gaussian)["Purkayastha, ε = 10, label ε = 2"][3] == "4 (δ 1e-06)"
+    assert cells(gaussian)["Purkayastha, ε = 10"][3:5] == ["6", "not known"]
+    assert trust.asking(arms_of(gaussian)[2]) is None
 
 
 def test_notes_count_what_was_lost_and_name_references_only_where_there_are_any() -> None:
@@ -94,22 +88,16 @@ def test_the_way_sentence_is_on_every_output() -> None:
     results = demo() | {"way": "paper", "way_sentence": "A trusted simulation, not private."}
     assert "A trusted simulation, not private." in printed(results)
     assert "**A trusted simulation, not private.**" in markdown(results)
-    for figure in (frontier(results), spent_figure(results)):
-        assert "A trusted simulation, not private." in " ".join(figure.axes[0].get_title(loc="left").split())
-
-
-def test_a_price_has_the_delta_of_gaussian_noise() -> None:
-    results = demo()
-    results["arms"][4]["ladder"] = user(4.0, worst_case=math.inf, delta=1e-6)
-    assert cells(results)[results["arms"][4]["name"]][3] == "4 (δ 1e-06)" and "| 4 (δ 1e-06) |" in markdown(results)
+    title = frontier_figure([results]).axes[0].get_title(loc="left")
+    assert "A trusted simulation, not private." in " ".join(title.split())
 
 
 def test_the_files_of_a_run(tmp_path: Path) -> None:
     paths = write(demo(), tmp_path)
-    assert [p.name for p in paths] == ["results.json", "results.md", "accuracy.png", "spent.png"]
+    assert [p.name for p in paths] == ["results.json", "results.md", "accuracy.png"]
     results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     assert results["arms"][1]["budget"]["worst_case_epsilon"] == "inf"
-    assert all(p.read_bytes().startswith(b"\x89PNG") for p in paths[2:])
+    assert paths[2].read_bytes().startswith(b"\x89PNG")
     table = (tmp_path / "results.md").read_text(encoding="utf-8").split("\n\n")[1].splitlines()
     assert len(table) == 2 + 6 and len({row.count("|") for row in table}) == 1
 
@@ -145,37 +133,26 @@ def test_a_table_says_whom_a_user_trusts_where_anybody_is_trusted() -> None:
     assert any("The other ε trust nobody" in note for note in notes(trusted))
 
 
-def test_users_who_release_nothing_but_noise_are_said_to_teach_nothing() -> None:
+@pytest.mark.parametrize(
+    ("change", "lines", "lost"),
+    [
+        ({"accuracy": None, "accuracy_clean_test": None, "way": "statistics"}, ["no model comes of it: what 2,000"], 0),
+        ({"accuracy": None, "accuracy_clean_test": None}, [], 0),
+        ({"delivered": 0, "queried": False}, ["none of its 2,000 users was queried"], 0),
+        ({"delivered": 0}, ["none of 2,000 users was delivered"], 1),
+    ],
+)
+def test_an_arm_without_a_model_or_users_has_its_reason(change: dict[str, Any], lines: list[str], lost: int) -> None:
     results = demo()
-    first, *rest = results["arms"]
-    none = {"accuracy": None, "accuracy_clean_test": None, "delivered": 1924, "way": "statistics"}
-    others = {"accuracy_clean_test": 0.7}, {"delivered": 0}, {"way": "release-once"}
-    for change, said in (({}, 1), *((other, 0) for other in others)):
-        lines = [each for each in notes(results | {"arms": [first | none | change, *rest]}) if "no model" in each]
-        assert len(lines) == said and all("1,924 users" in line for line in lines)
+    results["arms"][4] |= change
+    name = results["arms"][4]["name"]
+    mine = [note for note in notes(results) if note.startswith(f"{name}: ")]
+    assert len(mine) == len(lines) and all(words in note for words, note in zip(lines, mine, strict=True))
+    assert len(undelivered(results)) == lost
 
 
-def test_users_who_were_not_queried_are_no_loss() -> None:
-    results = demo()
-    first, *rest = results["arms"]
-    silent = {"users": 2000, "delivered": 0, "queried": False}
-    lines = notes(results | {"arms": [first | silent, *rest]})
-    assert len([line for line in lines if "none of its 2,000 users was queried" in line]) == 1
-    assert undelivered(results | {"arms": [first | silent, *rest]}) == []
-    assert len(undelivered(results | {"arms": [first | silent | {"queried": True}, *rest]})) == 1
-
-
-def test_what_a_user_pays_is_of_all_records() -> None:
-    results = demo()
-    results["arms"][2] |= {"ladder": user(6.0), "test_ladder": user(200.0)}
-    results["arms"][4] |= {"ladder": user(7.5), "test_ladder": user(None)}
-    one, other = (results["arms"][i]["name"] for i in (2, 4))
-    assert cells(results)[one][3:5] == ["6", "200"] and cells(results)[other][3:5] == ["7.5", "not known"]
-    assert [trust.asking(arm) for arm in arms_of(results)][2:5:2] == [200.0, None]
-
-
-def test_an_epsilon_between_data_that_agree_in_something_public_says_so_everywhere(tmp_path: Path) -> None:
-    """Results, means, sweeps and figures: between data that differ in it, ε is infinite."""
+def test_an_epsilon_between_data_that_agree_in_something_public_says_so() -> None:
+    """Between data that differ in it, ε is infinite."""
     results, agreed = demo(), ("label", "the number of tokens")
     said = "ε is between data that agree in label and the number of tokens, declared public; between others it is ∞."
     assert said not in "\n".join(notes(results))
@@ -184,15 +161,10 @@ def test_an_epsilon_between_data_that_agree_in_something_public_says_so_everywhe
     name = results["arms"][2]["name"]
     assert [line for line in notes(results) if said in line] == [f"‡ {name}: {said}"]
     assert cells(results)[name][3] == "6 ‡" and said in " ".join(printed(results).split())
-    points = [tables.Point({"population.users": n}, [tmp_path, tmp_path], [results, results]) for n in (10, 20)]
-    assert tables._notes(points).count(f"‡ {name}: {said}") == 1
-    rows = tables.overview(tables.Finished("demo", ["population.users"], points))
-    assert sum("6 ‡" in row for row in rows) == 2
     (priced,) = {each.metric for each in estimates(arms_of(results)[2]) if each.metric.startswith("local_epsilon:")}
     assert priced == "local_epsilon: same label and length"
-    shown = [text.get_text() for text in frontier(results).legends[0].get_texts()]
+    shown = [text.get_text() for text in frontier_figure([results]).legends[0].get_texts()]
     assert any("label and the number of tokens public" in " ".join(text.split()) for text in shown)
-    assert "‡: between data that agree in what is declared public" in spent_figure(results).axes[0].get_xlabel()
 
 
 # --- which arms are set against each other
@@ -237,13 +209,9 @@ def test_users_added_is_less_the_public_only_arm_that_is_the_same_down_to_m() ->
     assert one is not None and other is not None
     assert one["difference"] == -other["difference"] and one["error"] == other["error"]
     assert gap(results, "other", "users", "on_device") is None
-
-
-def test_arms_that_have_not_run_are_left_out() -> None:
-    """A deployment runs one arm of its study."""
-    assert differences(STUDY.arms, {"users": FOUND["users"]}) == []
+    # a deployment runs one arm of its study
     (pair,) = differences(STUDY.arms, {name: FOUND[name] for name in ("other", "users")})
-    assert (pair["arm"], pair["less"]) == ("other", "users")
+    assert (pair["arm"], pair["less"]) == ("other", "users") and not differences(STUDY.arms, {"users": FOUND["users"]})
 
 
 def compared() -> dict[str, Any]:
@@ -281,76 +249,33 @@ def test_the_conclusion_is_what_users_teach_beside_the_best_guess_without_them()
         assert conclusion(results | {"arms": arms}) == ""
 
 
-# --- a column of results costs one place that computes it and one that shows it
+def test_a_new_measure_is_in_every_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One entry computes it and one shows it: results.md, results.json, the tidy table and the model's card."""
 
-HEADING = "worst tenth of users, on device"
+    def recall(guesses: Guesses) -> dict[str, Value]:
+        return {guesses.classes[k]: guesses.of(guesses.labels == k).accuracy() for k in np.unique(guesses.labels)}
 
-
-@pytest.fixture
-def two_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Accuracy of each class, as groups are compared; and of the tenth of users whose texts are predicted worst."""
-
-    def by_class(guesses: Guesses) -> dict[str, Value]:
-        def accuracy(group: Guesses) -> Value:
-            right = group.guessed == group.labels
-            return group.value(lambda weights: float(weights @ right / weights.sum()))
-
-        return {guesses.classes[k]: accuracy(guesses.of(guesses.labels == k)) for k in np.unique(guesses.labels)}
-
-    def worst_tenth(guesses: Guesses) -> Value:
-        right = guesses.guessed == guesses.labels
-        user = np.unique(guesses.users, return_inverse=True)[1]
-
-        def worst(weights: np.ndarray) -> float:
-            shares = np.bincount(user, weights * right) / np.maximum(np.bincount(user, weights), 1)
-            return float(np.sort(shares)[: -(-len(shares) // 10)].mean())
-
-        return guesses.value(worst)
-
-    for name, column, heading in (
-        ("recall", by_class, "accuracy by class"),
-        ("worst-tenth", worst_tenth, "worst tenth of users"),
-    ):
-        monkeypatch.setitem(MEASURES, name, Measure(column, wanted=lambda data, held: True))
-        monkeypatch.setitem(SHOWN, name, heading)
-
-
-@pytest.mark.usefixtures("two_columns")
-def test_a_new_column_is_in_every_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = tmp_path / "study"
-    use_folder(place / "nodes", monkeypatch)
+    monkeypatch.setitem(MEASURES, "hits", Measure(Guesses.accuracy, wanted=lambda data, held: True))
+    monkeypatch.setitem(MEASURES, "recall", Measure(recall, wanted=lambda data, held: True))
+    monkeypatch.setitem(SHOWN, "hits", "share of hits")
+    monkeypatch.setitem(SHOWN, "recall", "recall by class")
+    use_folder(tmp_path / "nodes", monkeypatch)
     study = experiment({"name": "users", "embedding": PURKAYASTHA | {"epsilon": 0.5}, "label": RANDOMIZED})
     ready = prepared(study)
-    nodes = placed(study, ready, place / "nodes")
-    line = run_arms(study, LocalGrid(nodes), ready=ready, models=place / "models")["users"].line
-    names = measures_of(study.data, ready.held)
-    results = demo() | {"arms": [line], "measures": list(names), "classes": list(ready.public.classes)}
-    run = place / "runs" / "a"
-    run.mkdir(parents=True)
-    (run / "experiment.toml").write_text(to_toml(study), encoding="utf-8")
-    report.write(results, run)
-    about = {"name": "s", "axes": [], "points": [{"point": {}, "runs": ["a"]}]}
-    (place / "study.json").write_text(json.dumps(about), encoding="utf-8")
-    (arm,) = arms_of(json.loads((run / "results.json").read_text(encoding="utf-8")))
-    groups = [each for each in arm.estimates() if each.metric.startswith("recall: ") and each.split == "on_device"]
-    assert len(groups) == CLASSES and sum(each.n or 0 for each in groups) == 40
-    worst = arm.estimate("worst-tenth", "on_device")
-    assert worst is not None and worst.value <= (arm.accuracy_clean_test or 0) and worst.n == 40
-
+    nodes = placed(study, ready, tmp_path / "nodes")
+    line = run_arms(study, LocalGrid(nodes), ready=ready, models=tmp_path / "models")["users"].line
+    names = list(measures_of(study.data, ready.held))
+    results = demo() | {"arms": [line], "measures": names, "classes": list(ready.public.classes)}
+    write(results, tmp_path)
+    (arm,) = arms_of(json.loads((tmp_path / "results.json").read_text(encoding="utf-8")))
+    hits = arm.estimate("hits", "on_device")
+    assert hits is not None and hits.value == arm.accuracy_clean_test and hits.n == 40
     table = tidy({"a": results})
-    assert tuple(table.columns) == COLUMNS and {each.metric for each in groups} <= set(table["metric"])
-    said = f"{worst.value:.3f} ± {worst.standard_error:.3f}"
-    text = (run / "results.md").read_text(encoding="utf-8")
-    assert said in text and HEADING in text and "## accuracy by class, on device" in text
-    said_by_group = f"{groups[0].value:.3f} ± {groups[0].standard_error:.3f}"
-    assert said_by_group in text
-    html, label = report_html([run, tmp_path / "study"], tmp_path / "report.html")
-    assert html.read_text(encoding="utf-8").count(HEADING) == 3  # of the run, of the study, and of the study's run
-    assert json.loads(label.read_text())["runs"][0]["arms"][0]["measures"]["worst-tenth"]["on_device"] == worst.value
-    result = tables.read(tmp_path / "study")
-    assert HEADING in tables.overview(result)[0]
-    card = (tmp_path / "study" / "models" / "users" / "README.md").read_text(encoding="utf-8")
-    assert f"| Worst tenth of users, clean test sentences | {worst.value:.4g} |" in card
+    assert tuple(table.columns) == COLUMNS and "recall: red" in set(table["metric"])
+    text = (tmp_path / "results.md").read_text(encoding="utf-8")
+    assert f"{hits.value:.3f} ± {hits.standard_error:.3f}" in text and "## recall by class, on device" in text
+    card = (tmp_path / "models" / "users" / "README.md").read_text(encoding="utf-8")
+    assert f"| Share of hits, clean test sentences | {hits.value:.4g} |" in card
 
 
 def test_arms_of_a_kept_run_are_read_and_written_unchanged() -> None:

@@ -25,7 +25,7 @@ from simulations.errors import TERMINATED, Interrupted, UserError
 from simulations.experiment import load
 from simulations.output import latex
 from simulations.output.atomic import alone
-from simulations.run.frontier import pareto
+from simulations.run.figures import pareto
 from simulations.run.journal import begun, resumed, started
 from simulations.run.run import run
 from simulations.sweep import run as running

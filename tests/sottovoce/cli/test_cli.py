@@ -120,7 +120,6 @@ def test_a_table_for_people(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
         "results.json",
         "results.md",
         "accuracy.png",
-        "spent.png",
     }
 
 
