@@ -152,7 +152,10 @@ def propose(
     group = next((name for name in columns.kept if _has_groups(used.extra[name])), None)
     lengths = token_lengths(EncoderConfig().model, used.texts)
     cut = _least_length(lengths, MAX_LENGTHS)
-    findings = (*_findings(file, columns, used, len(table), lengths, group), *messages, *_few(int(tested.sum())))
+    findings = (*_findings(file, columns, used, len(table), lengths, group), *messages)
+    if (tests := int(tested.sum())) < TEST * FEW_ROWS:
+        error = f"an accuracy has a standard error of about {0.5 / math.sqrt(tests):.2f}"
+        findings += (f"Only {tests} test texts: {error}; more rows, or several splits (init --seed), show more.",)
     with staged(out, private=True) as part:
         _write(part / TESTED, columns, used.take(np.flatnonzero(tested)))
         _write(part / TRAIN, columns, used.take(np.flatnonzero(~tested)))
@@ -170,7 +173,7 @@ def propose(
             public=PublicConfig(fraction=PUBLIC, labels=False, split=None if columns.user is None else "by-text"),
         )
         experiment = _experiment(out, data, seed, cut, kind, lengths, named=named, records=records)
-        why = _why(experiment, lengths, int((~tested).sum()), used.users is not None, kind, stated=records is not None)
+        why = _why(experiment, lengths, used.users is not None, kind)
         written = commented(experiment, why, first="\n".join(findings)) + _sweep(experiment)
         (part / EXPERIMENT_FILE).write_text(written, encoding="utf-8")
     return Proposal(experiment, out / EXPERIMENT_FILE, used, messages, findings)
@@ -397,44 +400,26 @@ def _findings(
         whose = f"of {len(set(used.users)):,} users by {columns.user}"
     median, most, texts = np.median(lengths), lengths.max(), "Texts" if columns.second is None else "Pairs"
     groups = "none has groups" if group is None else f"results are by the groups of {group}"
-    people = used.users is None and columns.label.casefold() in headers.USERS
-    warn = [f'Labels are by "{columns.label}", with no user column: a user with several rows has a budget for each.']
     return [
         f"From {json.dumps(file.name, ensure_ascii=False)}: {len(used):,} of {rows:,} rows, {whose}.",
         f"{texts} by {' and '.join(columns.texts)}, {median:,.0f} tokens in the median and {most:,} at most; labels by "
         f"{columns.label}: {classes}.",
-        *(warn if people else []),
         *([f"Kept: {', '.join(columns.kept)}; {groups}."] if columns.kept else []),
     ]
 
 
-def _few(tests: int) -> list[str]:
-    """Return a warning if there are too few test texts."""
-    if tests >= TEST * FEW_ROWS:
-        return []
-    return [
-        f"Only {tests} test texts: an accuracy has a standard error of about {0.5 / math.sqrt(tests):.2f}; more rows, "
-        "or several splits (init --seed), show more."
-    ]
-
-
-def _why(
-    experiment: Experiment, lengths: NDArray[np.int64], train: int, owned: bool, kind: str, *, stated: bool
-) -> dict[str, Any]:
+def _why(experiment: Experiment, lengths: NDArray[np.int64], owned: bool, kind: str) -> dict[str, Any]:
     """Return the comments above keys that the data determined."""
     cut, public = experiment.encoder.max_length, experiment.data.public.fraction
-    row = "users, with all their rows" if owned else "train.csv"
+    row, how = ("users, with all their rows", "whole users") if owned else ("train.csv", "stratified by class")
     return {
         "data.path": "Relative to where the command runs.",
         "data.public.fraction": f"{public:.0%} of {row}, drawn by the seed: what anyone may see, and maps are learned "
-        f"on. {TEST:.0%} were set aside for the test before, "
-        + ("whole users" if owned else "stratified by class")
-        + ".",
+        f"on. {TEST:.0%} were set aside for the test before, {how}.",
         "data.public.labels": "Users teach what goes with which. With true, public labels help, and say more of users "
         "than a stranger may know.",
-        "training.records": "Records of a typical user, "
-        + ("as stated." if stated else "the median of the users whose rows are public."),
-        "population.users": f"All users without public rows, of {train:,} rows.",
+        "training.records": "Records of a typical user: as stated, or the median of the users whose rows are public.",
+        "population.users": "All users without public rows.",
         "encoder.max-length": f"Tokens after these are cut: of {np.mean(lengths > cut):.1%} of the texts. Twice as "
         "many take more than twice as long.",
         "arm": f"These are the arms of `sottovoce simulate {KINDS[kind]}`, and one whose server has every text as it "

@@ -94,9 +94,7 @@ def local(*runs: ArmResult) -> float | None:
     runs it is the largest. None if the user must trust somebody, releases nothing, or has an unknown number of records.
     It holds between data that agree in `public`.
     """
-    results = [_local(arm) for arm in runs]
-    epsilons = [epsilon for epsilon in results if epsilon is not None]
-    return max(epsilons) if len(epsilons) == len(results) else None
+    return _largest(PAYERS["ladder"], runs)
 
 
 def central(*runs: ArmResult) -> tuple[float | None, str]:
@@ -115,9 +113,7 @@ def asking(*runs: ArmResult) -> float | None:
     None if no test user is queried, for a reference, or if the number of releases is unknown. Of one arm in several
     runs it is the largest. It holds between data that agree in `public`.
     """
-    results = [None if arm.reference else _paid(arm, PAYERS["test_ladder"]) for arm in runs]
-    epsilons = [price.epsilon for price in results if price and price.epsilon is not None and is_finite(price.epsilon)]
-    return max(epsilons) if len(epsilons) == len(results) else None
+    return _largest(PAYERS["test_ladder"], runs)
 
 
 def unprotected(*runs: ArmResult) -> bool:
@@ -166,9 +162,11 @@ def _paid(arm: ArmResult, whose: str) -> Price | None:
     return price_of(arm.ladders[whose], whose)
 
 
-def _local(arm: ArmResult) -> float | None:
-    price = None if arm.reference else _paid(arm, PAYERS["ladder"])
-    return None if price is None or not is_finite(price.epsilon) else price.epsilon
+def _largest(whose: str, runs: Sequence[ArmResult]) -> float | None:
+    """Return the largest ε of an arm's runs; None if one run has none that is finite, or is a reference."""
+    prices = [None if arm.reference else _paid(arm, whose) for arm in runs]
+    epsilons = [price.epsilon for price in prices if price and price.epsilon is not None and is_finite(price.epsilon)]
+    return max(epsilons) if len(epsilons) == len(prices) else None
 
 
 def _central(arm: ArmResult) -> tuple[float | None, str]:

@@ -296,16 +296,13 @@ def _check_machines() -> None:
     here = {name: version(name) for name in _CLIENT_PACKAGES}
     if not machines:
         raise UserError("--ray-address: no machine of the cluster offers a core; start them with --num-cpus")
-    done, waiting = ray.wait(list(machines), num_returns=len(machines), timeout=_MACHINE_SECONDS)
-    for answer in waiting:
-        raise UserError(f"--ray-address: the machine {machines[answer]} does not answer; look at it, or take it out")
-    for answer in done:
+    for answer, machine in machines.items():
         try:
-            machine_versions = ray.get(answer)
+            versions = ray.get(answer, timeout=_MACHINE_SECONDS)
         except ray.exceptions.RayError as error:
-            raise UserError(f"--ray-address: the machine {machines[answer]} failed: {_first_line(error)}") from error
-        if fault := machine_fault(machine_versions, here):
-            raise UserError(f"--ray-address: the machine {machines[answer]} {fault}")
+            raise UserError(f"--ray-address: the machine {machine} does not answer: {_first_line(error)}") from error
+        if fault := machine_fault(versions, here):
+            raise UserError(f"--ray-address: the machine {machine} {fault}")
 
 
 def machine_fault(there: Mapping[str, str | None], here: Mapping[str, str]) -> str | None:
