@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from simulations.artifacts.cache import embed, folder_once
+from simulations.artifacts.cache import embed, folder_once, made_by
 from simulations.artifacts.encoder import LIBRARIES
-from simulations.artifacts.provenance import made_by
 from simulations.corpora.rewriting import blocks
 from simulations.errors import UserError
 

@@ -12,6 +12,7 @@ processes that add the same rows add one segment, and neither waits. A segment t
 
 from __future__ import annotations
 
+import ast
 import fcntl
 import hashlib
 import logging
@@ -20,6 +21,8 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +35,6 @@ from client.store.durable import private_file
 from client.store.tables import Tables
 from client.store.text_column import TextColumn
 from mechanisms.pieces import Text
-from simulations.artifacts.provenance import made_by
 from simulations.errors import UserError
 from simulations.output.atomic import cached, made_once
 
@@ -44,6 +46,8 @@ _SEGMENT, _PIECE = 1 << 15, 1 << 11
 _SECONDS_BETWEEN_LINES = 10.0
 #: Subfolder of a cached entry.
 _FILES = "files"
+#: Root of the project, and its packages that can change an artifact.
+_ROOT, _OURS = Path(__file__).parents[2], ("client", "server", "mechanisms", "simulations")
 #: Libraries whose versions determine the bits of an embedding.
 _LIBRARIES = ("onnxruntime", "tokenizers", "numpy")
 
@@ -69,6 +73,45 @@ def folder_once(kind: str, inputs: object, make: Callable[[Path], None]) -> Path
             (part / _FILES).mkdir()
             make(part / _FILES)
     return folder / _FILES
+
+
+def made_by(modules: tuple[str, ...], libraries: tuple[str, ...]) -> str:
+    """Return a name, 32 letters, of the modules' code, all project code that they import, and the libraries' versions.
+
+    It changes with every line of these. A needless repetition costs time, but a stale artifact is wrong.
+    """
+    lines = [_code(modules), *(f"{name} {version(name)}" for name in libraries)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
+
+
+@cache
+def _code(modules: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
+    for name, file in sorted(_imported(modules).items()):
+        digest.update(f"{name}\0".encode() + file.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _imported(modules: tuple[str, ...]) -> dict[str, Path]:
+    """Return the files of project modules that these import, anywhere in them, and their own, by the modules' names."""
+    entries: dict[str, Path] = {}
+    names = list(modules)
+    while names:
+        name = names.pop()
+        if name in entries or name.partition(".")[0] not in _OURS or (file := _file(name)) is None:
+            continue
+        entries[name] = file
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return entries
+
+
+def _file(name: str) -> Path | None:
+    place = _ROOT / name.replace(".", "/")
+    return next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
 
 
 class CachedEmbeddings(TableEmbeddings):

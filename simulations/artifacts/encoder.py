@@ -13,8 +13,7 @@ from typing import Any
 from server.checkpoint_files import resolve
 from server.protocols.statistics import SAME
 from server.sentence_layout import read
-from simulations.artifacts.cache import folder_once
-from simulations.artifacts.provenance import made_by
+from simulations.artifacts.cache import folder_once, made_by
 from simulations.corpora import builtin
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError

@@ -27,9 +27,8 @@ from mechanisms.pieces import Text
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.text import KEPT, TextMechanism
-from simulations.artifacts.cache import folder_once
+from simulations.artifacts.cache import folder_once, made_by
 from simulations.artifacts.encoder import LIBRARIES
-from simulations.artifacts.provenance import made_by
 from simulations.artifacts.vocabulary import MINILM
 from simulations.errors import UserError
 

@@ -104,11 +104,19 @@ class StudyRewriter:
 
 
 def prepare_rewriter(
-    setups: Sequence[ArmSetup], settings: TextChannel, public: Sequence[Text], *, model: str, seed: int
+    setups: Sequence[ArmSetup],
+    settings: TextChannel,
+    public: Sequence[Text],
+    *,
+    model: str,
+    seed: int,
+    to_price: bool = False,
 ) -> StudyRewriter | None:
     """Return the vocabulary and the language models of a run; None if no arm releases texts.
 
     The vocabulary is counted on the public texts, and tagged if an arm needs tags. `model` is the encoder's checkpoint.
+    `to_price` leaves the language models out, which take minutes: the price of a draw depends on the number of words
+    and not on the clipping bounds of logits. Such mechanisms must not be drawn from.
 
     Raises:
         UserError: The policy of an arm's own users would refuse its request.
@@ -116,11 +124,29 @@ def prepare_rewriter(
     setups = [setup for setup in setups if setup.arm.text is not None]
     if not setups:
         return None
-    rewriter = _with_vocabulary(setups, settings, as_lines(public), model, seed)
+    source = model if settings.words == CHECKPOINT else settings.words
+    log.info(f"preparing the vocabulary of {source}")
+    specs = [setup.arm.text["mechanism"] for setup in setups if setup.arm.text is not None]
+    tags = any(AboutWords.TAGS in facts_of(admit(name)).needs for name in specs)
+    folder = vocabulary_folder(source, public_texts=as_lines(public), tags=tags)
+    rewriter = saved_rewriter(settings, folder, model=model, seed=seed)
     if sources := _language_models(setups, settings):
-        models = {kind: _made(settings, kind, source, public, seed) for kind, source in sources.items()}
-        rewriter = replace(rewriter, masked_lm=together(models))
-    return _checked(rewriter, setups)
+        if to_price:
+            rewriter = replace(rewriter, declaration=ANY_MODEL)
+        else:
+            models = {kind: _made(settings, kind, source, public, seed) for kind, source in sources.items()}
+            rewriter = replace(rewriter, masked_lm=together(models))
+    for setup in setups:
+        check_text(setup, rewriter.mechanism(setup.arm))
+    return rewriter
+
+
+def rewriter_to_price(
+    setups: Sequence[ArmSetup], settings: TextChannel, public: Sequence[Text], *, model: str, seed: int
+) -> StudyRewriter | None:
+    """Return what `prepare_rewriter` makes without the language models, and show no progress."""
+    with prefixed(None):
+        return prepare_rewriter(setups, settings, public, model=model, seed=seed, to_price=True)
 
 
 def saved_rewriter(settings: TextChannel, folder: Path, *, model: str, seed: int, **models: Any) -> StudyRewriter:
@@ -135,48 +161,9 @@ def saved_rewriter(settings: TextChannel, folder: Path, *, model: str, seed: int
     )
 
 
-def rewriter_to_price(
-    setups: Sequence[ArmSetup], settings: TextChannel, public: Sequence[Text], *, model: str, seed: int
-) -> StudyRewriter | None:
-    """Return what `prepare_rewriter` makes without the language models, which take minutes.
-
-    The price of a draw depends on the number of words and not on the clipping bounds of logits. Its mechanisms must not
-    be drawn from.
-    """
-    setups = [setup for setup in setups if setup.arm.text is not None]
-    if not setups:
-        return None
-    with prefixed(None):  # a price shows no progress
-        rewriter = _with_vocabulary(setups, settings, as_lines(public), model, seed)
-    if _language_models(setups, settings):
-        rewriter = replace(rewriter, declaration=ANY_MODEL)
-    return _checked(rewriter, setups)
-
-
-def _checked(rewriter: StudyRewriter, setups: Sequence[ArmSetup]) -> StudyRewriter:
-    for setup in setups:
-        check_text(setup, rewriter.mechanism(setup.arm))
-    return rewriter
-
-
 def as_lines(texts: Sequence[Text]) -> list[str]:
     """Return each text; a pair as its two texts with a space between."""
     return [joined(text) for text in texts]
-
-
-def _with_vocabulary(
-    setups: Sequence[ArmSetup], settings: TextChannel, public: list[str], model: str, seed: int
-) -> StudyRewriter:
-    source = model if settings.words == CHECKPOINT else settings.words
-    log.info(f"preparing the vocabulary of {source}")
-    tags = any(_needs_tags(setup.arm) for setup in setups)
-    folder = vocabulary_folder(source, public_texts=public, tags=tags)
-    return saved_rewriter(settings, folder, model=model, seed=seed)
-
-
-def _needs_tags(arm: Arm) -> bool:
-    """Return True if the arm's mechanism needs a tagged vocabulary."""
-    return arm.text is not None and AboutWords.TAGS in facts_of(admit(arm.text["mechanism"])).needs
 
 
 def _language_models(setups: Sequence[ArmSetup], settings: TextChannel) -> dict[str, str]:

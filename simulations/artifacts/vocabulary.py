@@ -17,8 +17,7 @@ from client.models import vocabulary as vocabularies
 from mechanisms.pieces import Text, byte_letters
 from mechanisms.vocabulary import Vocabulary
 from server.checkpoint_files import fingerprint
-from simulations.artifacts.cache import folder_once
-from simulations.artifacts.provenance import made_by
+from simulations.artifacts.cache import folder_once, made_by
 from simulations.errors import UserError, no_file
 
 # Nothing here may import torch before a checkpoint has to be read: the cache holds what was made once.

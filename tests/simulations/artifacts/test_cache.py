@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,12 +11,11 @@ import pytest
 
 from client.models.embeddings import TableEmbeddings
 from server.checkpoint_files import fingerprint
-from simulations.artifacts import cache, language_models, provenance
+from simulations.artifacts import cache, language_models
 from simulations.artifacts import encoder as encoders
 from simulations.artifacts import vocabulary as vocabularies
 from simulations.artifacts.cache import cache_folder, embed
 from simulations.corpora.corpus import Corpus
-from tests.support.paths import ROOT
 from tests.support.studies import PURKAYASTHA, RANDOMIZED, experiment
 from tests.support.tiny_models import tiny_bert
 
@@ -69,7 +66,7 @@ def test_another_encoder_and_another_runtime_have_rows_of_their_own(monkeypatch:
     other.identity = "cd" * 32
     embed(other, ["a"])
     assert other.asked == ["a"]
-    monkeypatch.setattr(provenance, "version", lambda name: "0.0.0")
+    monkeypatch.setattr(cache, "version", lambda name: "0.0.0")
     embed(encoder, ["a"])
     assert encoder.asked == ["a", "a"]
 
@@ -132,11 +129,11 @@ def test_a_name_follows_all_the_code_below_a_module(tmp_path: Path, monkeypatch:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(provenance, "_ROOT", tmp_path)
+    monkeypatch.setattr(cache, "_ROOT", tmp_path)
 
     def name(*libraries: str) -> str:
-        provenance._code.cache_clear()
-        return provenance.made_by(("client.a",), libraries)
+        cache._code.cache_clear()
+        return cache.made_by(("client.a",), libraries)
 
     try:
         first = name("numpy")
@@ -145,10 +142,10 @@ def test_a_name_follows_all_the_code_below_a_module(tmp_path: Path, monkeypatch:
         (tmp_path / "server/c.py").write_text("y = 2\n")  # imported by what is imported, within a function
         second = name("numpy")
         assert len({first, second, name("numpy", "tokenizers")}) == 3
-        monkeypatch.setattr(provenance, "version", lambda library: "0")
+        monkeypatch.setattr(cache, "version", lambda library: "0")
         assert name("numpy") not in (first, second)
     finally:
-        provenance._code.cache_clear()
+        cache._code.cache_clear()
 
 
 def test_code_and_device_are_in_the_names_of_what_depends_on_them(
@@ -206,45 +203,7 @@ def test_a_hub_model_is_named_by_its_commit(tmp_path: Path, monkeypatch: pytest.
         fingerprint("someone/bert")
 
 
-def test_a_long_list_is_kept_in_pieces_so_that_a_kill_loses_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_SEGMENT", 2)
-
-    class Killed(Counting):
-        def encode(self, texts: list) -> np.ndarray:
-            if len(self.asked) >= 4:
-                raise KeyboardInterrupt
-            return super().encode(texts)
-
-    with pytest.raises(KeyboardInterrupt):
-        embed(Killed(), list("abcdef"))
-    again = Counting()
-    np.testing.assert_array_equal(embed(again, list("abcdef")), Counting().encode(list("abcdef")))
-    assert len(again.asked) == 2
-
-
 def test_keys_with_equal_first_halves_are_told_apart(tmp_path: Path) -> None:
     cache._add(tmp_path / "s", np.array([[1, 5]], np.uint64), np.ones((1, 1), np.float32))
     paths, rows = cache._find(tmp_path / "s", np.array([[1, 4], [1, 5], [2, 5]], np.uint64), 1)
     assert rows.tolist() == [-1, 0, -1] and len(paths) == 1
-
-
-TWO = """
-import sys, numpy as np
-from simulations.artifacts.cache import embed
-
-class Lengths:
-    identity, dim = "ab" * 32, 3
-
-    def encode(self, texts):
-        return np.array([[len(text), int(text.split()[1]), 1] for text in texts], np.float32)
-
-texts = [f"text {i}" for i in range(int(sys.argv[1]), int(sys.argv[1]) + 200)]
-for n in range(20, 201, 20):
-    assert (np.asarray(embed(Lengths(), texts[:n])) == Lengths().encode(texts[:n])).all()
-"""
-
-
-def test_two_processes_at_once() -> None:
-    at_work = [subprocess.Popen([sys.executable, "-c", TWO, start], cwd=ROOT) for start in ("0", "100")]
-    assert [process.wait(120) for process in at_work] == [0, 0]
-    assert not list(folders()[0].parent.glob(".*"))

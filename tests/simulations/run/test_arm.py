@@ -177,13 +177,6 @@ def test_a_batch_below_its_minimum_is_discarded_and_its_users_stay_charged(folde
     assert len(ledger_rows(folder, "randomized")) == 2 * 20 + len(present)
 
 
-def test_m_is_chosen_on_public_data_among_several(folder: Path) -> None:
-    study = experiment({"name": "dims", "embedding": PURKAYASTHA | {"dim": [2, 4, 8]}})
-    line = run_arms(study, LocalGrid(make_nodes(study, folder)))["dims"].line
-    assert line["dim"] in (2, 4, 8)
-    assert {len(r.payload) for r in ledger_rows(folder, "dims") if r.channel == "embedding"} == {2 * line["dim"]}
-
-
 def test_m_above_the_encoders_width_is_said_before_anything_starts() -> None:
     study = experiment({"name": "wide", "embedding": PURKAYASTHA | {"dim": [4, 9]}})
     with pytest.raises(ValueError, match=r'arm "wide": embedding.dim: 9 is above the encoder\'s width 8'):

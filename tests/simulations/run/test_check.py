@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from mechanisms.vocabulary import NOTHING
 from simulations.analysis.budget import texts_to_price
 from simulations.corpora.builtin import builtin
 from simulations.errors import UserError
-from simulations.experiment import Experiment, from_table, load, to_toml
+from simulations.experiment import Experiment, from_table, to_toml
 from simulations.experiment.ladder import of_experiment
 from simulations.experiment.preflight import check_requests
 from simulations.run.check import check
@@ -29,6 +28,7 @@ from tests.support.studies import PURKAYASTHA, RANDOMIZED, Rows, files_study
 from tests.support.tiny_models import bert
 
 __all__ = ["bert"]  # a fixture
+
 
 SANTEXT = {"mechanism": "santext", "epsilon": 4.0, "tokens": 8, "length": "kept", "punctuation": "drop"}
 
@@ -199,25 +199,13 @@ def test_the_command(bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("study.toml").write_text(to_toml(study(bert)), encoding="utf-8")
     assert cli.main(["check", "study.toml", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(check(study(bert))))
+    assert cli.main(["check", "study.toml", "--set", "encoder.max-length=65"]) == 2  # as a run would
+    assert "encoder.max-length: must be from 3 to the encoder's 64 places" in capsys.readouterr().err
     options = ("encoder.max-length=8", "population.late=0.5", "shuffle.minimum-users=40")
     assert cli.main(["check", "study.toml", *(word for option in options for word in ("--set", option))]) == 0
     shown = capsys.readouterr().out
     assert "All that one training user releases: ε = 34.42" in shown and "Look at: encoder.max-length" in shown
     assert "30 train users are expected in a batch" in shown and "NOT met" in shown
-
-
-@pytest.mark.parametrize(
-    ("option", "words"),
-    [
-        ("encoder.max-length=65", "encoder.max-length: must be from 3 to the encoder's 64 places"),
-        ("encoder.layers=[3]", "encoder.layers: 3 is above the encoder's 2 layers"),
-        ("arm.0.embedding.dim=33", "embedding.dim: 33 is above the encoder's width 32"),
-    ],
-)
-def test_what_a_run_refuses_is_refused_before_it(option: str, words: str, bert: Path) -> None:
-    Path("study.toml").write_text(to_toml(study(bert)), encoding="utf-8")
-    with pytest.raises(UserError, match=re.escape(words)):
-        check(load("study.toml", [option]))
 
 
 # --- what of the data is named before a run

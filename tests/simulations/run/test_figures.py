@@ -95,6 +95,7 @@ def price(values: dict[str, Any]) -> float | None:
 
 def test_a_local_price_is_of_all_records_of_users_who_trust_nobody() -> None:
     assert [trust.local(each) for each in arms_of(run(1))] == [None, None, 6.0, 10.0, None, 21.0]
+    assert trust.local(*arms_of(run(1))[2:4]) == 10.0  # of several runs the largest
     several = ladder(
         embedding_mechanism({"mechanism": "planar-laplace", "epsilon": 10.0}, 16),
         RandomizedResponse(1.0, classes=2),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from simulations.corpora.builtin import builtin
@@ -81,15 +80,6 @@ def rows(n: int, *, seed: int, sort: bool = False) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.usefixtures("unencoded")
-def test_a_limit_of_a_sorted_test_part_keeps_both_classes(tmp_path: Path) -> None:
-    experiment = files(tmp_path, rows(40, seed=1), rows(60, seed=2, sort=True), **{"test-limit": 20})
-    held = prepare(experiment).held
-    labels = [label for _, label in rows(60, seed=2, sort=True)]
-    counts = np.bincount(held.test.labels)
-    assert counts.sum() == 20 and abs(counts[1] - 20 * labels.count("1") / 60) < 1
-
-
-@pytest.mark.usefixtures("unencoded")
 def test_a_test_part_of_one_class_is_refused(tmp_path: Path) -> None:
     test = [row for row in rows(60, seed=2) if row[1] == "1"]
     with pytest.raises(UserError, match=r'data\.test: all .* test texts are of class "1"'):
@@ -152,69 +142,25 @@ def test_a_column_of_users_makes_users(tmp_path: Path) -> None:
         prepare(replace(table, population=replace(table.population, users=12), shuffle=Shuffle(minimum_users=11)))
 
 
-def planted(rng: np.random.Generator, faults: set[str], seed: int) -> tuple[list, list, dict[str, object]]:
-    """Rows of a train and a test file with these faults in them, and what goes with them in [data]."""
-    train, test, data = rows(50, seed=100 + seed), rows(40, seed=200 + seed), {}
-    if "repeated" in faults:
-        test += [(f"  {text.upper()} ", label) for text, label in test[:10]]
-    if "copied" in faults:
-        test += train  # all of them: users are drawn
-    if "edited" in faults:
-        test += [(f"Well, {text}", label) for text, label in train]
-    if "doubled" in faults:
-        train += train  # some text of a pair is drawn into the public part, and the other is not
-    if "one class" in faults:
-        test = [row for row in test if row[1] == test[0][1]]
-    if "shared users" in faults:
-        train, test = with_users(train, "a", 1), with_users(test, "a", 1)
-    elif rng.random() < 0.5:
-        train, test = with_users(train, "a", 1), with_users(test, "b", 2)
-    if "renamed" in faults:
-        train, test = ([(row[0], "no" if row[1] == "0" else "aye", *row[2:]) for row in part] for part in (train, test))
-        data = {"public": {"split": "built-in"}, "public-size": 30}
-    if "sorted" in faults:
-        test.sort(key=lambda row: row[1])
-        data["test-limit"] = len(test) - 5
-    return train, test, data
-
-
 @pytest.mark.usefixtures("unencoded")
-@pytest.mark.parametrize("seed", range(6))
-def test_whatever_is_planted_is_named(tmp_path: Path, seed: int) -> None:
-    """Random small corpora with a random choice of faults. Each is refused by its name, in one line, until the study
-    says what it may; then the results say it. Where none is planted, nothing is said."""
-    rng = np.random.default_rng(seed)
-    kinds = ("copied", "edited", "repeated", "one class", "shared users", "renamed", "sorted", "doubled")
-    last = ("one class", "shared users")  # nothing makes these right: rare, or what else is planted is not reached
-    faults = {name for name in kinds if rng.random() < (0.1 if name in last else 0.4)} if seed else set()
-    train, test, data = planted(rng, faults, seed)
-    refusals = ["data.public.classes: is missing"] if "renamed" in faults else []
-    refusals += ["of class"] if "one class" in faults else []
-    refusals += ["in test and in train"] if "shared users" in faults else []
-    public = "doubled" in faults and "renamed" not in faults  # whose public part is the built-in one
-    overlap = bool(faults & {"copied", "edited"}) or public
-    refusals += ["data.overlap: is missing"] if overlap else []
-    for refusal in refusals:
-        with pytest.raises(UserError, match=refusal) as caught:
-            prepare(files(tmp_path, train, test, **data))
-        assert "\n" not in str(caught.value)
-        if refusal in ("of class", "in test and in train"):
-            return
-        if refusal == "data.overlap: is missing":
-            data["overlap"] = "planted"
-        else:
-            data["public"] = {"split": "built-in", "classes": {"no": "negative", "aye": "positive"}}
-    made = prepare(files(tmp_path, train, test, **data))
-    about, notes = made.about, "\n".join(data_notes(made.about))
-    shared = about["overlap"]["test in train"]
-    assert (shared["texts"] > 0) == ("copied" in faults) and (shared["near"] > 0) == ("edited" in faults)
-    assert (about["overlap"]["public in train"]["texts"] > 0) == public
-    assert ("Overlap: " in notes and "Accepted: planted." in notes) == overlap
-    assert (about["repeated"]["test"] > 0) == ("repeated" in faults)
-    assert ("stand in their part before" in notes) == bool(faults & {"repeated", "doubled"})
-    assert ("no is negative" in notes and "aye is positive" in notes) == ("renamed" in faults)
-    assert len(np.unique(made.held.test.labels)) == 2
-    assert bool(notes) == bool(faults - {"sorted"})
+def test_parts_that_overlap_need_a_reason_which_the_results_give(tmp_path: Path) -> None:
+    """Copies, near copies and repetitions; the public part names its classes otherwise."""
+    train, test = rows(50, seed=101), rows(40, seed=201)
+    test += [*train, *((f"Well, {text}", label) for text, label in train), *((f" {t.upper()} ", y) for t, y in test)]
+    with pytest.raises(UserError, match=r"data\.overlap: is missing") as caught:
+        prepare(files(tmp_path, train, test))
+    assert "\n" not in str(caught.value)
+    about = prepare(files(tmp_path, train, test, overlap="planted")).about
+    shared, notes = about["overlap"]["test in train"], "\n".join(data_notes(about))
+    assert shared["texts"] > 0 and shared["near"] > 0 and about["repeated"]["test"] > 0
+    assert "Overlap: " in notes and "Accepted: planted." in notes and "stand in their part before" in notes
+    public: dict[str, object] = {"public": {"split": "built-in"}, "public-size": 30}
+    named = [[(text, "no" if label == "0" else "aye") for text, label in part] for part in (train, rows(40, seed=202))]
+    with pytest.raises(UserError, match=r"data\.public\.classes: is missing"):
+        prepare(files(tmp_path, *named, **public))
+    public["public"] = {"split": "built-in", "classes": {"no": "negative", "aye": "positive"}}
+    notes = "\n".join(data_notes(prepare(files(tmp_path, *named, **public)).about))
+    assert "no is negative" in notes and "aye is positive" in notes and "Overlap" not in notes
 
 
 @pytest.mark.parametrize("name", bundled())

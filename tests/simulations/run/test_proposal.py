@@ -282,25 +282,15 @@ def test_a_rare_label_that_may_be_somebody_s_words_is_not_shown(capsys: pytest.C
     assert "label of 37 characters has 1 row" in said and "somebody" not in said
 
 
-def test_classes_that_only_one_part_would_have_are_left_out() -> None:
-    rows = [(text, i % 2, f"u{i % 60}") for i, text in enumerate(texts(300))]
-    rows += [(text, "of one", "u1") for text in texts(308)[300:]]
-    made = proposed(written("in.csv", ("text", "label", "user"), rows))
-    assert made.used.classes == ("0", "1") and len(made.used) == 300
-    assert "8 rows of classes that only test or only train would have: left out" in made.left
-
-
 # -- pairs, numbers, several labels, columns to keep
 
 
-@pytest.mark.parametrize("names", [("premise", "hypothesis"), ("left", "right")])
-def test_pairs_are_found_by_their_names_or_named(names: tuple[str, str]) -> None:
-    said = texts(480)
+def test_pairs_are_found_by_their_names() -> None:
+    said, names = texts(480), ("premise", "hypothesis")
     rows = [*zip(said[:240], said[240:], ["yes", "no"] * 120, strict=True)]
     rows += [(said[0], said[241], "yes"), (said[1].upper(), said[241], "yes")]
     file = written("in.csv", [*names, "label"], rows)
-    named = {"text": names[0], "second": names[1]} if names[0] == "left" else {}
-    made = proposed(file, **named)
+    made = proposed(file)
     assert len(made.used) == 241  # one pair repeats another
     assert made.findings[1].startswith(f"Pairs by {names[0]} and {names[1]}, ")
     data = load("mine/experiment.toml").data

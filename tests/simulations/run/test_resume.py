@@ -13,13 +13,11 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -31,7 +29,6 @@ from simulations.run.journal import Journal, refuse_unfinished, resumed, started
 from simulations.run.prepare import Prepared
 from simulations.run.run import run
 from tests.support.studies import (
-    LAPLACE,
     NODES,
     PRIOR,
     PURKAYASTHA,
@@ -54,11 +51,6 @@ ARMS = [
 STUDY = experiment(*ARMS, training={"label-stages": 2})
 STAGES = 3
 HINT = "sottovoce simulate --resume"
-#: Arms of protocols that train on texts, and of the published procedure, and the number of their nodes.
-OTHERS = {
-    "sanitized-text": [{"name": "one", "text": SANTEXT}, {"name": "two", "text": RANDOM, "label": RANDOMIZED}],
-    "paper": [{"name": "one", "embedding": PURKAYASTHA}, {"name": "two", "embedding": LAPLACE, "label": RANDOMIZED}],
-}
 FEW = 3
 Doing = Callable[[Path], None]
 
@@ -80,25 +72,20 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def study_of(protocol: str, shared: Path) -> Experiment:
     if protocol == "release-once":
         return STUDY
-    more = {"acknowledge-not-private": True} if protocol == "paper" else {}
+    arms = {"name": "one", "text": SANTEXT}, {"name": "two", "text": RANDOM, "label": RANDOMIZED}
     people = {"users": FEW * 8, "users-per-node": 8}
-    return text_study(shared, *OTHERS[protocol], training={"protocol": protocol, "epochs": 1} | more, population=people)
+    return text_study(shared, *arms, training={"protocol": protocol, "epochs": 1}, population=people)
 
 
 def made_up(study: Experiment, shared: Path) -> Prepared:
-    """Return embeddings, or reviews; the published procedure looks at the width of the encoder alone."""
-    if study == STUDY:
-        return prepared(study)
-    ready = text_prepared(study, shared)
-    width = np.zeros((len(ready.public.texts), 32), np.float32) if study.training.way == "paper" else None
-    return ready._replace(public=replace(ready.public, embeddings=width))
+    return prepared(study) if study == STUDY else text_prepared(study, shared)
 
 
 @pytest.fixture
 def place(tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, in which `run` finds made-up data and accounts for nothing."""
     monkeypatch.chdir(tmp_path)
-    without_work(monkeypatch, "paper", made=partial(made_up, shared=shared))
+    without_work(monkeypatch, made=partial(made_up, shared=shared))
     return tmp_path
 
 
@@ -125,8 +112,7 @@ def charges(out: Path, arm: str) -> list[tuple[Any, ...]]:
 
 
 def left(out: Path) -> dict[str, Any]:
-    """Everything that must be the same: charges with their releases, and every file to the byte, but for seconds, model
-    cards, which have a date, and how ledgers lie on the disk."""
+    """Return what must be the same: charges with their releases, and each file but for seconds, dates and ledgers."""
     result: dict[str, Any] = {}
     for path in sorted(p for p in out.rglob("*") if p.is_file()):
         name = str(path.relative_to(out))
@@ -154,7 +140,7 @@ def whole_of(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
             with pytest.MonkeyPatch.context() as patch:
                 folder = tmp_path_factory.mktemp(protocol)
                 patch.chdir(folder)
-                without_work(patch, "paper", made=partial(made_up, shared=shared))
+                without_work(patch, made=partial(made_up, shared=shared))
                 begin(folder / "run", study=study_of(protocol, shared))
             known[protocol] = left(folder / "run")
         return known[protocol]
@@ -215,8 +201,7 @@ MOMENTS = [
     ("release-once", "simulations.run.run.results", 1),  # all arms are finished, the report is not written
     ("release-once", "simulations.run.journal._whole", 1),
     ("release-once", "os.rename", 2),  # it has its name, and has not forgotten how it was made
-    ("sanitized-text", "tests.support.studies.release", FEW + 3),
-    ("paper", "server.training.end_to_end.train", 2),  # the first arm is finished
+    ("sanitized-text", "server.training.end_to_end.train", 2),  # the first arm is finished
 ]
 
 
@@ -232,22 +217,6 @@ def test_a_run_that_is_killed_goes_on_as_if_nothing_had_happened(
     for name, rows in before.items():  # what was charged before is there still
         assert set(rows) <= set(charges(out, name))
     assert [p.name for p in place.iterdir()] == ["run"]
-
-
-def test_killed_while_it_forgets_how_it_was_made_it_is_finished(place: Path) -> None:
-    killed_at(place / "run", "shutil.rmtree", 4)
-    left(place / "run")
-    refuse_unfinished(place / "run")
-    assert "is finished already" in refusal(place / "run")
-
-
-def test_it_may_be_killed_again_and_again(whole: dict[str, Any], place: Path) -> None:
-    out = place / "run"
-    killed_at(out, "tests.support.studies.release", 3)
-    for count in (5, 2 * NODES + 1):
-        killed_at(out, "tests.support.studies.release", count, go_on)
-    go_on(out)
-    assert left(out) == whole
 
 
 class Failing(LocalGrid):

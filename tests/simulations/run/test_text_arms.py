@@ -119,7 +119,9 @@ def test_a_line_of_the_table_and_the_ledgers_behind_it(name: str, folder: Path, 
             assert row.epsilon == line["budget"]["worst_case_epsilon"]
         elif name == "random":
             assert row.epsilon == line["budget"]["label_epsilon"] == 3.0
-    saved = Pipeline.from_pretrained(folder.parent / "models" / line["name"].replace(" ", "-"))
+    place = folder.parent / "models" / name.replace(" ", "-")
+    saved, card = Pipeline.from_pretrained(place), (place / "README.md").read_text()
+    assert f"| Accuracy, sanitized test sentences | {line['accuracy']:.4g} |" in card
     np.testing.assert_array_equal(saved.maps().m1, outcomes[name].model.maps.m1)
 
 

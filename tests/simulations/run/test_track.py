@@ -68,36 +68,6 @@ def test_mlflow_reports_nothing_from_its_import_on(tmp_path: Path, monkeypatch: 
             tracker(f"mlflow:{tmp_path}")
 
 
-@installed("mlflow")
-@pytest.mark.slow
-def test_mlflow_reads_it(tmp_path: Path) -> None:
-    from mlflow import MlflowClient
-
-    uri = f"sqlite:///{tmp_path / 'runs.sqlite'}"
-    run = results()
-    run["arms"][1]["measures"] = {"on_device": {"by-class: größe/c#?": {"value": 0.5, "error": None}}}
-    track([tracker(f"mlflow:{uri}")], run)
-    client = MlflowClient(tracking_uri=uri)
-    experiment = client.get_experiment_by_name("demo")
-    assert experiment is not None
-    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
-    assert runs[f"{NAME}, seed 1"].data.metrics["accuracy"] == 0.9
-    assert runs["no noise, seed 1"].data.params["protected"] == "False"
-
-
-@installed("tensorboard")
-@pytest.mark.slow
-def test_tensorboard_reads_it(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    for _ in range(2):  # another run of that name has a folder of its own
-        track([tracker(f"tensorboard:{tmp_path}")], results())
-    for name in ("purkayastha-eps-10-seed-1", "purkayastha-eps-10-seed-1-2"):
-        read = EventAccumulator(str(tmp_path / "demo" / name))
-        read.Reload()
-        assert read.Scalars("accuracy")[0].value == pytest.approx(0.9)
-
-
 @installed("wandb")
 @pytest.mark.slow
 def test_wandb_learns_nothing_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mechanisms.messages import signature
@@ -15,7 +14,6 @@ from simulations.errors import UserError
 from simulations.shuffler.enrolment import _said, read_table, read_tokens, tokens
 from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.store import CLOSED, DISCARDED, Store
-from sottovoce.cli.main import main
 from tests.support.rounds import ONE, OPENS, TWO, Nodes, answer, device, opened, wanted
 
 SIGNER, AUTHORITY = signature.generate_keys()
@@ -158,15 +156,3 @@ def test_a_crowd_is_of_those_who_are_vouched_for(tmp_path: Path, vouched: int, s
         Rounds(store, enrolled, nodes.ask, OPENS).work()
         done = store.stage("train")
     assert done is not None and (done.users, done.state) == (vouched, state)
-
-
-def test_an_authority_enrols_and_a_shuffler_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["deploy", "keys", "make", str(tmp_path), "--nodes", "1"])
-    (tmp_path / "table.json").write_text(json.dumps(TABLE))
-    out = tmp_path / "tokens.jsonl"
-    capsys.readouterr()
-    key = tmp_path / "enrolment" / "sign.key"
-    main(["deploy", "enrol", str(tmp_path / "table.json"), "--sign-key", str(key), "--out", str(out)])
-    assert capsys.readouterr().out == f"{out}: 4 users on 2 devices\n"
-    public = bytes.fromhex((tmp_path / "enrolment" / "sign.pub").read_text())
-    assert np.concatenate([e.users for e in read_tokens(out, public).values()]).tolist() == [20, 100, 103, 104]

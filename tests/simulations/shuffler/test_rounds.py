@@ -24,7 +24,7 @@ from mechanisms.messages.wire import (
 from simulations.shuffler.core import TOO_MANY
 from simulations.shuffler.enrolment import Enrolled
 from simulations.shuffler.rounds import Rounds, read_request
-from simulations.shuffler.store import CLOSED, DISCARDED, OPEN, Store
+from simulations.shuffler.store import CLOSED, DISCARDED, Store
 from tests.server.test_sealed_batches import honest
 from tests.support.fuzz import HUGE, ROOM, Fuzzer, extra
 from tests.support.rounds import (
@@ -212,31 +212,6 @@ def test_a_node_that_comes_later_is_asked_again(store: Store, monkeypatch: pytes
     assert [nodes for _, nodes, _ in late.asked] == [(ONE, TWO), (ONE,), (ONE,), (ONE,)]
     times = [timeout for _, _, timeout in late.asked]
     assert times == sorted(times, reverse=True)
-
-
-def test_a_round_that_was_stopped_goes_on(tmp_path: Path) -> None:
-    """The first node had answered; the process ends; the next one asks everybody again, and the first answer counts."""
-    first, again = answer(wanted(), range(100, 104)), answer(wanted(), range(100, 104), seed=5)
-    other = answer(wanted(), range(104, 108), seed=2)
-
-    class Stopped(BaseException):
-        pass
-
-    def until_stopped(record: RecordDict, nodes: Mapping[int, int], timeout: float) -> Iterator[Answer]:
-        yield ONE, enveloped(first, record, ONE), None
-        raise Stopped
-
-    with Store(tmp_path / "store.sqlite") as store:
-        opened(store, wanted())
-        with pytest.raises(Stopped):
-            Rounds(store, ENROLLED, until_stopped, OPENS).work()
-    with Store(tmp_path / "store.sqlite") as store:
-        left = store.stage("train")
-        assert left is not None and (left.state, left.users) == (OPEN, 4)
-        Rounds(store, ENROLLED, Nodes({ONE: again, TWO: other}).ask, OPENS).work()
-        done = store.stage("train")
-        assert done is not None and (done.state, done.users, done.rows, done.duplicates) == (CLOSED, 8, 8, 4)
-        assert sorted(map(bytes, store.batch("train"))) == sorted(map(bytes, [*first.rows, *other.rows]))
 
 
 UNREADABLE = "a reply that is not sealed and signed for this request, or unreadable"

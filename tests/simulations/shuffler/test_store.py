@@ -96,29 +96,6 @@ def test_stages_are_apart(store: Store) -> None:
     assert sorted(map(bytes, store.batch("train"))) == rows_of(sealed([1, 2]))
 
 
-def test_the_first_release_of_a_record_counts(store: Store) -> None:
-    """Of one message, of two, and of one sent again, whatever else it says."""
-    opened(store)
-    first = sealed([1, 1, 2], [0, 0, 0])
-    assert numbers(store.add("train", first)) == (2, 1, 0)
-    assert numbers(store.add("train", sealed([1, 2, 3], [0, 0, 0], seed=1))) == (1, 2, 0)
-    assert numbers(store.add("train", first)) == (0, 3, 0)
-    done = closed(store)
-    assert (done.users, done.rows, done.duplicates) == (3, 3, 6)
-    kept = [first.rows[0], first.rows[2], sealed([1, 2, 3], seed=1).rows[2]]
-    assert sorted(map(bytes, store.batch("train"))) == sorted(map(bytes, kept))
-
-
-def test_what_comes_late_comes_to_nothing(store: Store) -> None:
-    for name, users in (("train", [1, 2]), ("few", [1])):
-        opened(store, name)
-        store.add(name, sealed(users))
-        closed(store, name)
-        before = store.stage(name), store.batch(name).tobytes()
-        assert (numbers(store.add(name, sealed([3, 3]))), store.add(name, sealed([3])).late) == ((0, 0, 0), 1)
-        assert (store.stage(name), store.batch(name).tobytes()) == before
-
-
 @pytest.mark.parametrize(("users", "records"), [([], []), ([1, 1, 1], [0, 1, 2])])
 def test_too_few_users_are_discarded_for_good(path: Path, users: list[int], records: list[int]) -> None:
     """Users, not rows."""
@@ -143,15 +120,6 @@ def test_an_open_stage_has_no_batch_and_takes_rows_of_its_length_alone(store: St
     assert opened(store).rows == 0
     with pytest.raises(KeyError):
         store.add("nothing", sealed([1]))
-
-
-def test_more_records_than_a_user_may_have_are_refused(store: Store) -> None:
-    opened(store, minimum_users=0)
-    assert numbers(store.add("train", sealed([1, 1, 1, 2], [5, 3, 4, 0]), np.array([2, 2, 2, 1]))) == (3, 0, 1)
-    assert numbers(store.add("train", sealed([1, 1, 2], [3, 9, 0]), np.array([2, 2, 1]))) == (0, 2, 1)
-    assert numbers(store.add("train", sealed([1], [9]), np.array([3]))) == (1, 0, 0)
-    done = closed(store)
-    assert (done.users, done.rows, done.duplicates) == (2, 4, 2)
 
 
 def test_a_batch_is_kept_and_given_in_pieces(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

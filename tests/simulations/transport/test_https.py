@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from flwr.supercore import telemetry
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -21,9 +19,9 @@ from starlette.routing import Route
 from client.device.https import MODEL
 from simulations.errors import UserError
 from simulations.transport import engine, https
+from simulations.transport.quiet import QUIET
 from sottovoce.deployment import certificates
 from sottovoce.deployment.certificates import FOLDERS, make_keys
-from tests.support.paths import ROOT
 
 CONNECTIONS = 8
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -110,54 +108,30 @@ def test_who_says_nothing_or_too_slowly_is_let_go(
 
 def test_who_asks_again_and_again_stays(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait is for a head, and begins anew with each."""
-    monkeypatch.setattr(https, "_HEAD_SECONDS", 2.0)
+    monkeypatch.setattr(https, "_HEAD_SECONDS", 0.6)
     with ExitStack() as held:
         line = connected(port, HONEST, held)
         for _ in range(3):
             assert answer(line).startswith(b"HTTP/1.1 200")
-            time.sleep(0.8)
+            time.sleep(0.25)
 
 
 # --- the engine: Flower phones nobody, and Ray has room for its sockets
 
-#: As from a notebook: the door's names import Flower.
-PROGRAM = """
-import contextlib, sys, urllib.request
-from pathlib import Path
 
-import flwr.simulation
-from flwr.supercore import telemetry
-from simulations.transport import engine
-
-sent = []
-urllib.request.urlopen = lambda request, *_, **__: sent.append(request.full_url)
-assert telemetry.FLWR_TELEMETRY_ENABLED == "1"
-
-def started(*_, **__):
-    telemetry.event(telemetry.EventType.PYTHON_API_RUN_SIMULATION_ENTER).exception(30)
-
-flwr.simulation.run_simulation = started
-started()
-theirs = len(sent)  # what Flower sends by itself
-engine._ray = lambda *_: contextlib.nullcontext()
-try:
-    engine.run_on_flower(lambda grid: None, nodes=1, folder=Path(sys.argv[1]))
-except RuntimeError as error:
-    assert "before the server had finished" in str(error)
-print(theirs, len(sent))
-"""
-
-
-def test_a_simulation_from_python_phones_nobody(tmp_path: Path) -> None:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("FLWR")}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment | {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "FLWR_HOME": str(tmp_path / "flwr")},
+def test_flower_phones_nobody_though_it_was_imported_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(telemetry, "FLWR_TELEMETRY_ENABLED", "1")
+    monkeypatch.setattr(
+        "flwr.simulation.run_simulation", lambda *_, **__: seen.append(telemetry.FLWR_TELEMETRY_ENABLED)
     )
-    assert (done.returncode, done.stdout) == (0, "1 1\n"), done.stderr
+    monkeypatch.setattr(engine, "_ray", lambda *_: nullcontext())
+    monkeypatch.setattr(engine, "hush_flower", lambda level: None)
+    for name in (*QUIET, "SOTTOVOCE_NODES"):
+        monkeypatch.setenv(name, "")  # put back afterwards
+    with pytest.raises(RuntimeError, match="before the server had finished"):
+        engine.run_on_flower(lambda grid: None, nodes=1, folder=tmp_path)
+    assert seen == ["0"]
 
 
 def test_a_folder_for_temporary_files_may_have_a_long_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
