@@ -15,6 +15,7 @@ import pytest
 
 from client.models import language_models, texts
 from client.models.tokens import padded_word_ids
+from client.node import load_node
 from client.policy import Policy, Refused
 from client.sanitizer import Sanitizer
 from client.shard import write_shard
@@ -41,6 +42,8 @@ from simulations.experiment.preflight import check_text
 from simulations.experiment.sections import Data
 from simulations.run.comparison import baseline
 from simulations.run.report import notes
+from sottovoce.adversary.attacks import words as words_attack
+from sottovoce.adversary.attacks.target import Target
 from sottovoce.deployment.devices.bundle import chosen
 from tests.support.requests import made
 from tests.support.studies import (
@@ -476,6 +479,9 @@ def test_users_who_are_not_perturbed_are_charged_for_a_text_in_clear(perturb: st
     results = {"arms": [line], "chance": 0.5, "classes": ["a", "b"], "way": line["way"]}
     (note,) = [note for note in notes(results) if note.startswith("Words replaced or removed: ")]
     assert " in training, " in note and note.endswith(" to ask.")
+    target = Target(folder, study, study.setups[0], [load_node(place) for place in sorted(folder.iterdir())])
+    attacked = words_attack.held_of(target, words_attack.mechanism_of(target)[0])  # the texts that are sanitized
+    assert (attacked.stage, len(attacked.texts)) == (("test", TEST) if perturb == "test" else ("train", USERS))
 
 
 def test_a_ladder_names_what_is_declared_public(shared: Path) -> None:
