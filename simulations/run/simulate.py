@@ -36,9 +36,7 @@ def simulate(
     Raises:
         UserError: The experiment, its data or `out` cannot be used.
     """
-    if ray_address is not None:
-        check_address(ray_address)
-    engine = partial(run_on_flower, address=ray_address, actors=actors)
+    engine = _engine(ray_address, actors)
     study = experiment if isinstance(experiment, Experiment) else load(experiment, overrides)
     with started(local_path(out), to_toml(study)) as part:
         return _results(study, part, engine)
@@ -52,9 +50,7 @@ def resume(out: Path | str, *, ray_address: str | None = None, actors: int | Non
     Raises:
         UserError: There is no run to resume, or the code or the data have changed.
     """
-    if ray_address is not None:
-        check_address(ray_address)
-    engine = partial(run_on_flower, address=ray_address, actors=actors)
+    engine = _engine(ray_address, actors)
     with resumed(local_path(out)) as part:
         return _results(load(part / "experiment.toml"), part, engine)
 
@@ -64,6 +60,12 @@ def gone_on(experiment: Experiment | Path | str, out: Path | str, **how: Any) ->
     if begun(Path(out)):
         return resume(out, **how)
     return simulate(experiment, out, **how)
+
+
+def _engine(ray_address: str | None, actors: int | None) -> Callable[..., Any]:
+    if ray_address is not None:
+        check_address(ray_address)
+    return partial(run_on_flower, address=ray_address, actors=actors)
 
 
 def _results(study: Experiment, part: Path, engine: Callable[..., Any]) -> dict[str, Any]:

@@ -205,17 +205,11 @@ def run_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulations.run.simulate.run_on_flower", in_process)
 
 
-def without_accounts(patch: pytest.MonkeyPatch, *modules: str) -> None:
-    """What a run amounts to is not reckoned; modules: of `simulations.run`, beside that of its arms."""
-    for module in ("arm", *modules):
-        patch.setattr(f"simulations.run.{module}.of_run", lambda *_, **__: {"ladder": None, "test_ladder": None})
-
-
-def without_work(patch: pytest.MonkeyPatch, *modules: str, made: Callable[[Experiment], Prepared] = prepared) -> None:
+def without_work(patch: pytest.MonkeyPatch, *, made: Callable[[Experiment], Prepared] = prepared) -> None:
     """`run` encodes nothing, but has what `made` makes up, and neither accounts for anything nor reads its own code."""
     patch.setattr("simulations.run.run.prepare", lambda study, **_: made(study))
     patch.setattr("simulations.run.journal._code", lambda: "this code")
-    without_accounts(patch, *modules)
+    patch.setattr("simulations.run.arm.of_run", lambda *_, **__: {"ladder": None, "test_ladder": None})
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,25 @@
-"""Reference that reads all data: its model, and that it counts as private nowhere."""
+"""References that read all data: their models, and that they count as private nowhere."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from simulations.artifacts.ways import embeddings_of
 from simulations.errors import UserError
 from simulations.experiment import Experiment
 from simulations.experiment.ladder import of_experiment
 from simulations.run import trust
 from simulations.run.centralised import CentralisedArm, logistic_regression
 from simulations.run.evaluation import Finished
+from simulations.run.paper import PaperArm
 from sottovoce.report import facts
-from tests.support.studies import PURKAYASTHA, experiment, prepared
+from tests.support.studies import LAPLACE, PURKAYASTHA, RANDOMIZED, TEST, USERS, experiment, prepared
+from tests.support.texts import text_prepared, text_study
 
 READS_ALL = {"name": "centralised, not private", "protocol": "centralised", "reference": True}
 
@@ -60,3 +65,16 @@ def test_an_arm_that_would_release_something_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=words):
         experiment(READS_ALL | arm, training=training)
+
+
+def test_the_published_procedure_is_scored_on_both_splits_and_not_private(tmp_path: Path) -> None:
+    arm = {"name": "paper", "embedding": LAPLACE, "label": RANDOMIZED}
+    training = {"protocol": "paper", "epochs": 2, "acknowledge-not-private": True}
+    study = text_study(tmp_path, arm, training=training, data={"test-repeats": 3})
+    ready, (setup,) = text_prepared(study, tmp_path), study.setups
+    public = replace(ready.public, embeddings=np.zeros((len(ready.public.texts), 32), np.float32))
+    result, model, answers = PaperArm(study, setup, ready.held, embeddings_of(setup, public)[0]).run(None)
+    assert trust.unprotected(result) and result.budget.worst_case_epsilon == math.inf and model is not None
+    assert (result.budget.metric_epsilon, result.budget.label_epsilon) == (2 * 10.0, 3.0)
+    assert answers.sanitized.guesses.sum() == 3 * TEST and answers.device.guesses.sum() == TEST
+    assert result.delivered == USERS and None not in (result.accuracy, result.accuracy_clean_test)
