@@ -139,24 +139,22 @@ def test_a_choice_by_log_weights_that_are_off_is_that_of_the_law(off):
         assert drawn.tolist() == [next(i for i, end in enumerate(sums) if whole(a, b) < end) for a, b in tried]
 
 
-@pytest.mark.parametrize("bend", [0.0, 1.5])
-def test_words_are_drawn_by_the_distances_of_their_differences(bend, monkeypatch):
-    """Whatever a matrix product makes of them within its stated error; a law whose log-weights others compute."""
-    words = vocabulary(70, 5, seed=3)
-    mechanism = MadlibSyntax(3.0, replace(words, tags=np.arange(70, dtype=np.int8) % 3), penalty=bend)
-    sampler, rng = mechanism._sampler, np.random.default_rng(1)
-    x = rng.integers(0, 71, 400)
-    u, shares = rng.random((2, 400))
-    u = np.floor(u / LATTICE) * LATTICE + LATTICE / 2
-    drawn = sampler.sample(x, points(u, shares))
-    product = Geometry.distances
-    sign = rng.choice([-1.0, 1.0], (71, 70))
+@pytest.mark.parametrize("penalty", [0.0, 1.5])
+def test_words_are_drawn_by_the_distances_of_their_differences(penalty, monkeypatch):
+    """At every end, whatever a matrix product makes of the distances within its stated error."""
+    words, sign = vocabulary(70, 5, seed=3), np.random.default_rng(1).choice([-1.0, 1.0], (71, 70))
+    words = replace(words, tags=np.arange(70, dtype=np.int8) % 3)
+    sampler, product = MadlibSyntax(3.0, words, penalty=penalty)._sampler, Geometry.distances
     monkeypatch.setattr(Geometry, "distances", lambda self, x: product(self, x) + sign[x] * self.error)
-    np.testing.assert_array_equal(sampler.sample(x, points(u, shares)), drawn)
-    tags = np.append(mechanism.vocabulary.tags, 12)
-    apart = np.linalg.norm(words.points[x][:, None].astype(float) - words.vectors, axis=2)
-    law = -1.5 * (apart + bend * (tags[x][:, None] != tags[None, :-1]))
-    np.testing.assert_array_equal(drawn, categorical.sample(law, points(u, shares)))
+    for x in (0, 30, 70):
+        law, tags = sampler._settling(np.int64(x)), np.append(words.tags, 12)
+        apart = np.linalg.norm(words.points[x].astype(float) - words.vectors, axis=1)
+        np.testing.assert_allclose(law, -1.5 * (apart + penalty * (tags[x] != tags[:-1])), rtol=1e-12, atol=1e-12)
+        sums = ends(law)
+        tried = [point for end in sums[:-1:3] for point in around(end)]
+        u, shares = np.array(tried).T
+        drawn = sampler.sample(np.full(len(u), x), points(u, shares))
+        assert drawn.tolist() == [next(i for i, end in enumerate(sums) if whole(a, b) < end) for a, b in tried]
 
 
 def test_a_uniform_word_and_a_coin_are_those_of_exact_arithmetic():

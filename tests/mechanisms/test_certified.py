@@ -17,7 +17,7 @@ import mechanisms.gaussian
 import mechanisms.privunit
 import mechanisms.spherical
 from mechanisms import Gaussian, PlanarLaplace, Purkayastha, decimals
-from mechanisms.certified import NORMAL, certify, exact_tangent_normal, normal_doubt
+from mechanisms.certified import NORMAL, certify, normal_doubt
 from mechanisms.losses.angle_table import SHARED, AngleTable, angle_table
 from mechanisms.privunit import QUANTILE, PrivUnit
 from mechanisms.quantizer import SPHERE
@@ -68,15 +68,6 @@ def test_decimals_against_mpmath() -> None:
         for angle in (0.0, 1e-9, 1.0, 3.1):
             sine, cosine = (mpmath.mpf(str(v)) for v in decimals.sine_cosine(Decimal(angle)))
             assert abs(sine - mpmath.sin(angle)) < 1e-50 and abs(cosine - mpmath.cos(angle)) < 1e-50
-
-
-def test_powers_of_e_against_mpmath() -> None:
-    """At the ends of what a normal asks for, and so often between them that every remembered power has its share."""
-    rng = np.random.default_rng(1)
-    with mpmath.workdps(100), decimals.precise():
-        for y in (0.0, 2.0**-200, 72.0, *rng.uniform(0, 72, 5000), *rng.uniform(0, 0.01, 100)):
-            power = mpmath.mpf(str(decimals._exp_minus(Decimal(y))))
-            assert abs(power * mpmath.exp(mpmath.mpf(y)) - 1) < 1e-77, y
 
 
 def test_scipy_is_as_exact_as_is_relied_on() -> None:
@@ -293,35 +284,6 @@ def test_the_angle_has_its_density_in_the_tails_too(dim: int, kappa: float, uppe
         mass = mpmath.mpf(str(share)) * SHARED * LATTICE
         assert abs(mpmath.log(beyond(ends[1]) / mass)) <= table.numeric_epsilon and tail.tails is None
         assert mass < 2.0**-60.99
-
-
-def test_the_tails_change_no_other_draw() -> None:
-    """What is drawn in the cells that they share, but for their part, is on the grid what the table alone gives."""
-    mechanism = Purkayastha(16, 4.0)
-    table = angle_table(16, 4.0)
-    assert isinstance(table, AngleTable)
-    values = chosen(17)
-    values[:, 0] = LATTICE / 2 + LATTICE * np.floor(2.0 ** np.linspace(0, 27, ROWS))
-    values[::2, 0] = 1 - values[::2, 0]
-    x = np.random.default_rng(2).normal(size=(ROWS, 16))
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    drawn = mechanism.sample(x, rng=Chosen(values, 0.5))
-    tails = mechanism.sample(x, rng=Chosen(values, 2.0**-53)), mechanism.sample(x, rng=Chosen(values, 1 - 2.0**-53))
-    alone = np.empty_like(drawn)
-    with decimals.precise():
-        for row, uniforms in enumerate(values):
-            fine = [Decimal(float(u)) for u in uniforms]
-            alone[row] = [float(v) for v in exact_tangent_normal(x[row], *table.inverse(fine[0]), fine[1:])]
-    np.testing.assert_array_equal(SPHERE.encode(drawn), SPHERE.encode(alone))
-    shared = np.minimum(values[:, 0], 1 - values[:, 0]) < SHARED * LATTICE
-    upper = values[:, 0] > 0.5
-    last = np.arctan2(*(float(v) for v in table.inverse(Decimal(LATTICE) ** 2)))
-    first = np.arctan2(*(float(v) for v in table.inverse(1 - Decimal(LATTICE) ** 2)))
-    for side, found in ((False, tails[0]), (True, tails[1])):
-        at = shared & (upper == side)
-        angles = np.arccos(np.clip(np.sum(x * found, axis=1), -1, 1))[at]
-        assert at.sum() > 20 and ((angles > first) if side else (angles < last)).all()
-    assert shared.sum() < ROWS
 
 
 def test_further_uniforms_are_their_rows_own_and_change_nothing() -> None:

@@ -115,6 +115,7 @@ def test_purkayastha_attains_its_bound_on_geodesics(dim, kappa):
     ):
         ratio = mechanism.log_prob(y, x) - mechanism.log_prob(y, other)
         np.testing.assert_allclose(sign * ratio, kappa * distance, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(mechanism.log_prob(x, x), log_normalizer(dim, kappa), rtol=1e-12)
     antipodal = mechanism.log_prob(x, x) - mechanism.log_prob(x, -x)
     np.testing.assert_allclose(antipodal, kappa * np.pi, rtol=0, atol=1e-9)
     assert mechanism.guarantee.worst_case() == pytest.approx(kappa * math.pi, abs=1e-6)

@@ -10,6 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from mechanisms.accounting import generic
 from mechanisms.accounting.generic import (
     LEAST_EPSILON,
     ClonePair,
@@ -68,6 +69,15 @@ def parameters(rows):
     """(ε0, β) of a randomizer: its largest loss and its largest total variation."""
     loss = max(float(np.log(a / b).max()) for a, b in itertools.permutations(rows, 2))
     return loss, max(float(np.maximum(a - b, 0.0).sum()) for a, b in itertools.permutations(rows, 2))
+
+
+@pytest.mark.parametrize("pair", PAIRS[1::2])
+def test_wide_blocks_of_counts_are_on_the_safe_side(pair, monkeypatch):
+    monkeypatch.setattr(generic, "_BLOCKS", 3)
+    monkeypatch.setattr(generic, "_BLOCKS_2D", 3)
+    first, second = pair_laws(pair, 7)
+    for epsilon in (0.0, 0.3, 0.9):
+        assert hockey_stick(first, second, epsilon) <= pair_profile(pair, 7, 1e-3)(epsilon) * (1 + 1e-12)
 
 
 def test_published_variation_ratio_is_not_a_bound_for_every_randomizer():

@@ -99,6 +99,8 @@ def test_group_privacy_of_several_records() -> None:
     assert r["shuffled"].epsilon == pytest.approx(3 * one)
     assert share * (1 + math.exp(one) + math.exp(2 * one)) <= DELTA * (1 + 1e-9)
     assert r["shuffled"].epsilon > rungs(Purkayastha(16, 1.0), None, users=10**6)["shuffled"].epsilon * 3
+    two, once = (rungs(Purkayastha(16, 1.0), None, stages=n, users=10**5)["shuffled"] for n in (2, 1))
+    assert once.epsilon < two.epsilon < 2 * once.epsilon * 1.1 and "in each stage" in two.assumption
     assert group_factor(0.5, 3) == pytest.approx(1 + math.exp(0.5) + math.exp(1.0))
     assert group_factor(0.0, 4) == 4.0 and group_factor(1e-9, 4) == pytest.approx(4.0)
     assert group_factor(1000.0, 2) == math.inf and group_factor(300.0, 3) == pytest.approx(math.exp(600.0))

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from mechanisms import checks
 from mechanisms.catalogue import build
-from mechanisms.guarantee import Guarantee
+from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.mechanism import parameters, uniforms
 from mechanisms.pieces import encoded, opened, read_as_text
 from mechanisms.vocabulary import NOTHING, Vocabulary, is_number, is_punctuation
@@ -68,6 +68,13 @@ def test_identity_is_of_the_content_alone():
         vocabulary(("goo", "dBad", *WORDS[2:])),
     ]
     assert len({v.identity for v in [vocabulary(), *others]}) == 1 + len(others)
+
+
+def test_the_unknown_word_lies_at_the_mean_of_vectors_that_nobody_changes():
+    v = vocabulary()
+    np.testing.assert_allclose(v.points[v.unknown], v.vectors.mean(axis=0), atol=1e-7)
+    with pytest.raises(ValueError, match="read-only"):
+        v.vectors[0] = 0
 
 
 def test_kinds_of_words():
@@ -135,6 +142,14 @@ def test_guarantee_of_a_text_is_that_of_its_parts():
     assert sum(m.guarantee.worst_case() * n for m, n in text.parts()) == pytest.approx(text.guarantee.worst_case())
     together = TextMechanism(Flip(v, protects="sequence"), tokens=tokens, length="kept").guarantee
     assert (together.diameter, together.epsilon) == (1.0, pytest.approx(tokens * epsilon))
+
+
+def test_identity_of_texts_loses_only_the_unknown_word():
+    v = vocabulary()
+    text = build({"mechanism": "identity", "tokens": 6, "length": "kept"}, channel="text", vocabulary=v)
+    drawn = text.sample(np.array([row(0, 8, 5)]), rng=streams(1))
+    assert drawn.tolist() == [row(0, NOTHING, 5)] and v.text(drawn[0]) == "good film"
+    assert text.guarantee.worst_case(declared=EXPOSURES) == math.inf
 
 
 def test_parameters_build_the_same_text_again():

@@ -71,6 +71,7 @@ def test_sensitive_words_are_the_rarest_and_ties_go_to_the_later_number():
         chosen = np.flatnonzero(SanTextPlus(1.0, words, w=w).sensitive)
         np.testing.assert_array_equal(chosen, [*expected, 5])
     assert SanTextPlus(1.0, words, w=1.0).guarantee.exposes == ()
+    assert SanTextPlus(1.0, words, w=0.4, p=0.3).guarantee.offset == pytest.approx(math.log(1 / 0.3))
     with pytest.raises(ValueError, match="public corpus"):
         SanTextPlus(1.0, vocabulary(counts=False))
     for wrong in ({"w": 0.0}, {"p": 0.0}, {"w": 1.5}, {"p": math.nan}):
