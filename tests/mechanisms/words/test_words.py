@@ -18,6 +18,7 @@ from mechanisms.words.distances import Geometry, diameter, largest_distance
 from mechanisms.words.exponential import exponential
 from mechanisms.words.santext import SanText, SanTextPlus, Tem
 from mechanisms.words.tables import RandomSubstitution
+from mechanisms.words.text import TextMechanism
 from tests.support.words import (
     ALL,
     APART,
@@ -71,7 +72,9 @@ def test_sensitive_words_are_the_rarest_and_ties_go_to_the_later_number():
         chosen = np.flatnonzero(SanTextPlus(1.0, words, w=w).sensitive)
         np.testing.assert_array_equal(chosen, [*expected, 5])
     assert SanTextPlus(1.0, words, w=1.0).guarantee.exposes == ()
-    assert SanTextPlus(1.0, words, w=0.4, p=0.3).guarantee.offset == pytest.approx(math.log(1 / 0.3))
+    token = SanTextPlus(1.0, words, w=0.4, p=0.3)
+    assert token.guarantee.offset == pytest.approx(math.log(1 / 0.3))
+    assert TextMechanism(token, tokens=3, length="kept").guarantee.offset == pytest.approx(3 * math.log(1 / 0.3))
     with pytest.raises(ValueError, match="public corpus"):
         SanTextPlus(1.0, vocabulary(counts=False))
     for wrong in ({"w": 0.0}, {"p": 0.0}, {"w": 1.5}, {"p": math.nan}):
