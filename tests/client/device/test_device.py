@@ -290,8 +290,8 @@ def test_whoever_connects_speaks_to_the_party_it_means(tmp_path: Path, monkeypat
 
         for call, error, words in (
             (lambda: Fleet(fake.address, ca, node / "node.key").activate(None), Lost, "not a superlink's"),
-            (lambda: superlink.register(fake.address, ca, node / "node.pub"), UserError, ""),
-            (of_shuffler, Exception, ""),
+            (lambda: superlink.register(fake.address, ca, node / "node.pub"), UserError, None),
+            (of_shuffler, Exception, None),
             (of_user, ServerError, "not a model's"),
             (of_server, UserError, "not a shuffler's"),
         ):
