@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,12 +42,6 @@ from tests.support.rounds import (
     wanted,
 )
 from tests.system.test_fuzz import text_request
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path / "store.sqlite") as opened_store:
-        yield opened_store
 
 
 def test_a_round_asks_each_node_once_and_closes(store: Store) -> None:
