@@ -261,9 +261,9 @@ def test_files_of_the_same_rows_are_compared_by_column(tmp_path: Path, no_encode
 def test_sanitize_compares_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str], no_encoder: None) -> None:
     vocabularies.save(words_of(40), tmp_path / "words")
     (tmp_path / "in.txt").write_text("w1 w2 w3 w4\nw5\n")
-    asked = ["sanitize", "--mechanism", "identity:length=kept", "--words", str(tmp_path / "words"), "--similarity"]
-    asked += ["--in", str(tmp_path / "in.txt")]
-    assert main([*asked, "--out", str(tmp_path / "out.txt")]) == 0
+    options = ["--mechanism", "identity:length=kept", "--words", str(tmp_path / "words"), "--similarity"]
+    options += ["--in", str(tmp_path / "in.txt")]
+    assert main(["sanitize", *options, "--out", str(tmp_path / "out.txt")]) == 0
     lines = capsys.readouterr().err.splitlines()[-3:]
     assert [line.split()[0] for line in lines] == ["2", "BLEU", "cosine"]
-    assert main(asked) == 2 and "--similarity: compares files" in capsys.readouterr().err
+    assert main(["sanitize", *options]) == 2 and "--similarity: compares files" in capsys.readouterr().err

@@ -72,12 +72,12 @@ def test_all_parts_are_compared_and_rows_are_counted() -> None:
         test=corpus(["A FINE FILM", "a  fine film!", long.replace("charm", "charms"), "new"], [*"dcad"]),
     )
     result, repeated = compared(split, people=True)
-    counted = [(each.of, each.within, each.rows, each.texts, each.near, each.users) for each in result]
+    counted = [(pair.of, pair.within, pair.rows, pair.texts, pair.near, pair.users) for pair in result]
     assert counted == [("public", "train", 3, 1, 0, 1), ("test", "train", 4, 2, 0, 2), ("test", "public", 4, 2, 1, 1)]
     assert repeated == {"public": 0, "train": 1, "test": 1} and all(result)
     assert str(result[2]) == "2 and 1 nearly of 4 test texts are in public, 1 user is in test and public"
     result, repeated = compared(builtin(public=150, train=400, test=100, seed=3), people=True)
-    assert [(each.texts, each.near) for each in result] == [(0, 0)] * 3 and not any(repeated.values())
+    assert [(pair.texts, pair.near) for pair in result] == [(0, 0)] * 3 and not any(repeated.values())
     assert result[1].users and not result[0].users
 
 
@@ -88,7 +88,7 @@ def test_sst2_as_the_bundled_experiments_split_it() -> None:
     train, test = read_files(SST2, "train.tsv", "dev.tsv", text="sentence", label="label")
     public, private, _ = split_by_sentence(train, 0.05, 1)
     result, _ = compared(Split(public, private, test), people=True)
-    assert [(each.texts, each.near) for each in result] == [(9, 22), (1, 0), (0, 0)]
+    assert [(pair.texts, pair.near) for pair in result] == [(9, 22), (1, 0), (0, 0)]
 
 
 # --- splits

@@ -76,7 +76,7 @@ def test_what_was_run_stands_beside_the_paper(data: Path, tmp_path: Path) -> Non
     for line in ("| some | 0.500 | 0.750 ± 0.020 |", "| some | 0.500 | 0.250 |", "- smaller", "- rounded"):
         assert line in page.splitlines()
     quick = reproduce(PAPER, PAPER.items, quick=True, data=data, out=tmp_path, run=run)
-    assert [len(each.rows) for each in quick] == [1, 0] and "quick run" in quick[1].why
+    assert [len(comparison.rows) for comparison in quick] == [1, 0] and "quick run" in quick[1].why
     (data / "sst2" / "train.tsv").unlink()
     missing = reproduce(PAPER, PAPER.items[:1], quick=False, data=data, out=tmp_path, run=run)
     assert "name the folder of the data with --data" in text(PAPER, PAPER.items[:1], missing, quick=False)
