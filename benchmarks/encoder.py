@@ -18,8 +18,8 @@ from benchmarks.timing import seconds
 from client.models.encoder import Encoder
 from client.models.onnx import cores
 from server.checkpoint import load
+from server.checkpoint_files import read_layout
 from server.model import pool
-from server.sentence_layout import read
 from simulations.artifacts.encoder import encoder_folder
 from simulations.corpora import builtin, files
 from simulations.corpora.corpus import Corpus
@@ -57,7 +57,7 @@ def exported(precision: str, model: str) -> Path:
 def plain(model: str, texts: Sequence[str]) -> Callable[[], Embeddings]:
     """Return the baseline with transformers: random batches, padded to their longest."""
     network, tokenizer = load(model)
-    pooling, order = read(model).pooling, np.random.default_rng(2).permutation(len(texts))
+    pooling, order = read_layout(model).pooling, np.random.default_rng(2).permutation(len(texts))
 
     def encode() -> Embeddings:
         result = np.empty((len(texts), network.config.hidden_size), np.float32)

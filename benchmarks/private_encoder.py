@@ -27,9 +27,9 @@ from torch.nn.functional import normalize
 from benchmarks.in_process import TorchEncoder
 from server.accelerator import beside, lent, place
 from server.checkpoint import load as load_checkpoint
+from server.checkpoint_files import read_layout
 from server.maps import Maps
 from server.model import pool
-from server.sentence_layout import read
 from server.text_batches import collate, tokenize
 from server.training.descent import DPSGD
 from server.training.principal import pca_maps
@@ -76,7 +76,7 @@ class Headed(torch.nn.Module):
         super().__init__()
         self.model, self.tokenizer = load_checkpoint(checkpoint)
         self.model.requires_grad_(False)
-        self.pooling = read(checkpoint).pooling
+        self.pooling = read_layout(checkpoint).pooling
         places = [
             name.rpartition(".")[::2]
             for name, part in self.model.named_modules()

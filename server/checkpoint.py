@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,23 +11,15 @@ from typing import Any
 import torch
 from tokenizers import normalizers
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerFast
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME, logging
+from transformers.utils import logging
 
-from server.checkpoint_files import resolve
+from server.checkpoint_files import SentenceLayout, read_layout, resolve
 from server.hub import reachable
-from server.sentence_layout import SentenceLayout
-from server.sentence_layout import read as read_layout
 
 #: Weights that an encoder may lack: its output does not depend on them.
 _UNUSED = "pooler."
-#: Names of the number of layers in model configurations, and the largest number that is built.
-_DEPTHS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "n_layer", "encoder_layers", "decoder_layers")
-_DEEPEST = 512
-#: Patterns of weight names: layers of an encoder, and numbered layers of any model.
-_LAYER = re.compile(r"encoder\.(?:layers?|block)\.\d+\.")
-_NUMBERED = re.compile(r"(?:^|\.)(?:layers?|block|h)\.(\d+)\.")
-#: File of an adapter: changes to the weights of a base model.
-_ADAPTER = "adapter_config.json"
+#: Pattern of the names of weights of numbered layers.
+_LAYER = re.compile(r"(?:^|\.)(?:layers?|block|h)\.(\d+)\.")
 
 
 def load(checkpoint: str | Path) -> tuple[Any, Any]:
@@ -55,20 +46,18 @@ def load(checkpoint: str | Path) -> tuple[Any, Any]:
     lacks = sorted(name for name in missing if not name.startswith(_UNUSED))
     if lacks:
         raise ValueError(f"encoder: {source} is no whole encoder: {lacks[0]} is not among its weights")
-    if not is_fast(tokenizer):
-        raise ValueError(f"encoder: {source} has no tokenizer.json nor a vocabulary to make it from")
     refuse_unknown_token("encoder", source, model, tokenizer)
     return model, _with_layout(tokenizer, read_layout(checkpoint))
 
 
-def read_model(what: str, checkpoint: str | Path, kind: Any, **given: Any) -> tuple[Any, Any, frozenset[str]]:
+def read_model(what: str, checkpoint: str | Path, kind: Any, **more: Any) -> tuple[Any, Any, frozenset[str]]:
     """Return (model, tokenizer, missing), in float32 and evaluation mode.
 
     Args:
         what: First word of error messages.
         checkpoint: "minilm", a local folder, or the name of a model on a hub.
         kind: Class of `transformers`, or a function that returns one for a configuration.
-        **given: More arguments for its `from_pretrained`.
+        **more: More arguments for its `from_pretrained`.
 
     Returns:
         The model, its tokenizer, and the names of weights that the checkpoint lacks. These have random values.
@@ -80,11 +69,12 @@ def read_model(what: str, checkpoint: str | Path, kind: Any, **given: Any) -> tu
     try:
         with _quietly():
             cached = not Path(source).is_absolute() and not reachable()
-            if not isinstance(kind, type):
-                given["config"] = _config_of(source, cached=cached)
-                kind = kind(given["config"])
-            tokenizer = _tokenizer_of(source, cached=cached)
-            model, missing = _weights(kind, source, cached=cached, **given)
+            # a type unknown to `transformers` is an error: a checkpoint's own code is never run
+            given = {"local_files_only": cached, "trust_remote_code": False}
+            config = AutoConfig.from_pretrained(source, **given)
+            tokenizer = _tokenizer_of(source, **given)
+            kind = kind if isinstance(kind, type) else kind(config)
+            model, missing = _weights(kind, source, config=config, **given, **more)
     except Exception as error:  # of many types: OSError, ValueError, JSON, safetensors, HTTP
         raise ValueError(f"{what}: {checkpoint} cannot be read: {_first_line(error)}") from error
     return model.float().eval(), tokenizer, missing
@@ -110,17 +100,6 @@ def _with_layout(tokenizer: Any, layout: SentenceLayout) -> Any:
     return read
 
 
-def is_fast(tokenizer: Any) -> bool:
-    """Return True if a tokenizer.json can be written from the tokenizer."""
-    return bool(getattr(tokenizer, "is_fast", False))
-
-
-def cut_and_pad_nothing(tokenizer: Any) -> None:
-    """Turn off a tokenizer's truncation and padding: the client does both."""
-    tokenizer.backend_tokenizer.no_padding()
-    tokenizer.backend_tokenizer.no_truncation()
-
-
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Silence `transformers`: the caller shows progress and reports missing weights."""
@@ -133,93 +112,50 @@ def _quietly() -> Iterator[None]:
         logging.set_verbosity(level)
 
 
-def _config_of(source: str, *, cached: bool) -> Any:
-    """Return the configuration.
+def _tokenizer_of(source: str, **given: Any) -> Any:
+    """Return the tokenizer. One without a vocabulary file, which knows no word, is an error.
 
-    A type unknown to `transformers` is an error: the checkpoint's own code is never run. So is a number of layers that
-    cannot be built.
+    It neither truncates nor pads by itself: the client does both.
     """
-    config = AutoConfig.from_pretrained(source, local_files_only=cached, trust_remote_code=False)
-    for name in _DEPTHS:
-        depth = getattr(config, name, None)
-        if depth is not None and not (isinstance(depth, int) and 1 <= depth <= _DEEPEST):
-            raise ValueError(f"its config.json says {name} = {depth!r}; 1 to {_DEEPEST} can be built")
-    return config
-
-
-def _tokenizer_of(source: str, *, cached: bool) -> Any:
-    """Return the tokenizer. One without a vocabulary file, which knows no word, is an error."""
-    tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=cached, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(source, **given)
+    if not getattr(tokenizer, "is_fast", False):
+        raise ValueError("it has no tokenizer.json nor a vocabulary to make it from")
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise ValueError("its tokenizer knows no word; the file with its vocabulary is missing, or empty")
-    if is_fast(tokenizer):
-        tokenizer.split_special_tokens = tokenizer.backend_tokenizer.encode_special_tokens = True  # text is text
+    tokenizer.split_special_tokens = tokenizer.backend_tokenizer.encode_special_tokens = True  # text is text
+    tokenizer.backend_tokenizer.no_padding()
+    tokenizer.backend_tokenizer.no_truncation()
     return tokenizer
 
 
-def _weights(kind: Any, source: str, *, cached: bool, **given: Any) -> tuple[Any, frozenset[str]]:
+def _weights(kind: Any, source: str, **given: Any) -> tuple[Any, frozenset[str]]:
     """Return (model, names of missing weights, which are random), by a class of `transformers`.
 
     Weights are read from safetensors. Older checkpoints have only pytorch_model.bin, which torch reads with
-    `weights_only`: it makes tensors and runs no code. Nothing outside the folder is read.
-
-    Args:
-        kind: Class of `transformers`.
-        source: Result of `resolve`.
-        cached: Whether a hub name is looked up on this machine alone.
-        **given: More arguments for `from_pretrained`; the `config` if it is already read.
+    `weights_only`: it makes tensors and runs no code.
 
     Raises:
-        ValueError: Weights are not finite, belong to layers that the configuration lacks, or are an adapter. Other
-            errors are those of `from_pretrained`.
+        ValueError: Weights are not finite, or belong to layers that the configuration lacks. Other errors are those of
+            `from_pretrained`.
     """
-    _refuse_what_lies_elsewhere(Path(source))
-    given |= {"local_files_only": cached, "output_loading_info": True, "trust_remote_code": False}
-    if "config" not in given:
-        given["config"] = _config_of(source, cached=cached)
+    given["output_loading_info"] = True
     try:
         try:
             model, report = kind.from_pretrained(source, use_safetensors=True, **given)
         except OSError:
             model, report = kind.from_pretrained(source, use_safetensors=False, weights_only=True, **given)
-    except OSError:
-        if not Path(source).is_absolute() or (Path(source) / WEIGHTS_INDEX_NAME).is_file():
-            raise
-        raise OSError(f"there are no weights; it needs a {SAFE_WEIGHTS_NAME} or a {WEIGHTS_NAME}") from None
     except RuntimeError as error:
         if "ignore_mismatched_sizes" not in str(error):
             raise
         raise ValueError("its weights are of other sizes than its config.json says") from None
-    deepest = max((getattr(given["config"], name, None) or 0 for name in _DEPTHS), default=0)
-    more = [
-        name
-        for name in report["unexpected_keys"]
-        if _LAYER.search(name) or any(0 < deepest <= int(number) for number in _NUMBERED.findall(name))
-    ]
+    depth = getattr(model.config, "num_hidden_layers", None) or 1000
+    more = [name for name in report["unexpected_keys"] if any(int(layer) >= depth for layer in _LAYER.findall(name))]
     if more:
         raise ValueError(f"its config.json has fewer layers than its weights: {min(more)} is of none")
     broken = [name for name, value in model.named_parameters() if not bool(torch.isfinite(value).all())]
     if broken:
         raise ValueError(f"its weights {broken[0]} are not finite")
     return model, frozenset(report["missing_keys"])
-
-
-def _refuse_what_lies_elsewhere(folder: Path) -> None:
-    """Raise ValueError if a local folder takes weights from outside: from a base model, or parts in other folders."""
-    if not folder.is_absolute():
-        return
-    if (folder / _ADAPTER).is_file():
-        raise ValueError(f"it holds an adapter ({_ADAPTER}); merge it into its base model first")
-    for index in (SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME):
-        if not (folder / index).is_file():
-            continue
-        try:
-            parts = set(json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].values())
-            outside = [part for part in parts if not isinstance(part, str) or Path(part).name != part]
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise ValueError(f"its {index} names no parts of its weights") from None
-        if outside:
-            raise ValueError(f"its {index} names a part that is no file of this folder: {outside[0]!r}")
 
 
 def refuse_unknown_token(what: str, name: str | Path, model: Any, tokenizer: Any) -> None:

@@ -17,8 +17,8 @@ import onnx
 import torch
 
 from server.checkpoint import load, positions
+from server.checkpoint_files import POOLINGS
 from server.quantize import Feeds, quantize, quantize_blocks
-from server.sentence_layout import POOLINGS
 
 PRECISIONS = ("fp32", "int8", "int4")
 #: Free axes of a graph's inputs and outputs; those of all others are batch and length.

@@ -18,7 +18,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from mechanisms.pieces import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE
 from server.accelerator import beside, lent
-from server.checkpoint import cut_and_pad_nothing, is_fast, positions, read_model
+from server.checkpoint import positions, read_model
 from server.export import example_inputs, in_one_step, write_about, write_graph
 from server.text_batches import clip_bounds, pieces_of
 
@@ -49,9 +49,6 @@ def read_generator(checkpoint: str | Path) -> tuple[Any, Any]:
     model, tokenizer, missing = read_model("generator", checkpoint, _kind, attn_implementation="eager")
     if missing:
         raise ValueError(f"generator: {checkpoint} does not generate text; {min(missing)} is not among its weights")
-    if not is_fast(tokenizer):
-        raise ValueError(f"generator: {checkpoint} has no tokenizer.json")
-    cut_and_pad_nothing(tokenizer)  # to a client, a token without an embedding in the model is padding
     return model, tokenizer
 
 

@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from server.accelerator import beside, lent, place
-from server.checkpoint import cut_and_pad_nothing, is_fast, positions, read_model, refuse_unknown_token
+from server.checkpoint import positions, read_model, refuse_unknown_token
 from server.export import example_inputs, in_one_step, write_about, write_graph
 from server.text_batches import clip_bounds, pieces_of
 
@@ -54,10 +54,9 @@ def read(checkpoint: str | Path) -> tuple[Any, Any, bool]:
         ValueError: The checkpoint cannot be read, or its tokenizer has no mask. The message is one line.
     """
     model, tokenizer, missing = read_model("masked-lm", checkpoint, AutoModelForMaskedLM, attn_implementation="eager")
-    if not is_fast(tokenizer) or tokenizer.mask_token_id is None:
-        raise ValueError(f"masked-lm: {checkpoint} has no tokenizer.json with a mask token")
+    if tokenizer.mask_token_id is None:
+        raise ValueError(f"masked-lm: the tokenizer of {checkpoint} has no mask")
     refuse_unknown_token("masked-lm", checkpoint, model, tokenizer)
-    cut_and_pad_nothing(tokenizer)
     complete = all(name.startswith(model.base_model_prefix) for name in missing)
     return model, tokenizer, complete
 

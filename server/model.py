@@ -15,8 +15,8 @@ from mechanisms.pieces import Text
 from server.accelerator import beside, lent
 from server.card import model_card
 from server.checkpoint import load
+from server.checkpoint_files import POOLINGS
 from server.maps import Maps
-from server.sentence_layout import POOLINGS
 from server.text_batches import collate, tokenize
 
 FILE = "pipeline.json"

@@ -12,8 +12,8 @@ import torch
 from mechanisms.pieces import Text
 from server.accelerator import beside, lent
 from server.checkpoint import load
+from server.checkpoint_files import POOLINGS
 from server.model import pool
-from server.sentence_layout import POOLINGS
 from server.text_batches import checked, collate, seeded, tokenize
 from server.training.loop import save, train
 

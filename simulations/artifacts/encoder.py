@@ -10,9 +10,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from server.checkpoint_files import resolve
+from server.checkpoint_files import read_layout, resolve
 from server.protocols.statistics import SAME
-from server.sentence_layout import read
 from simulations.artifacts.cache import folder_once, made_by
 from simulations.corpora import builtin
 from simulations.corpora.corpus import Corpus
@@ -83,14 +82,14 @@ def encoder_folder(settings: EncoderConfig, public: Corpus, *, batch_size: int, 
 
 
 def pooling_of(settings: EncoderConfig) -> str:
-    """Return the pooling of an experiment's encoder (`server.sentence_layout.POOLINGS`).
+    """Return the pooling of an experiment's encoder (`server.checkpoint_files.POOLINGS`).
 
     Layers side by side are not normalized: that is part of the published embedding alone.
 
     Raises:
         ValueError: The checkpoint's files cannot be read.
     """
-    pooling = read(settings.model).pooling if settings.pooling == "published" else settings.pooling
+    pooling = read_layout(settings.model).pooling if settings.pooling == "published" else settings.pooling
     return pooling.partition("-")[0] if settings.layers else pooling
 
 
@@ -158,7 +157,7 @@ def check_trained(settings: EncoderConfig, training: TrainingConfig, arms: Seque
         raise UserError(
             f"encoder.max-length: must be from 3 to the encoder's {places} places, got {settings.max_length}"
         )
-    longest = read(settings.model).max_length if config else None
+    longest = read_layout(settings.model).max_length if config else None
     if longest is not None and settings.max_length > longest:
         raise UserError(
             f"encoder.max-length: {settings.max_length} is above the {longest} tokens that "

@@ -17,8 +17,7 @@ from huggingface_hub import constants
 
 from client.models.content import file_hash
 from server import hub
-from server.checkpoint_files import MINILM_SHA256, kept, resolve
-from server.sentence_layout import read
+from server.checkpoint_files import MINILM_SHA256, kept, read_layout, resolve
 from simulations.errors import UserError
 from simulations.output.atomic import made_once
 
@@ -131,7 +130,7 @@ def get(name: str, *, prefix: str | None = None) -> Path:
         with made_once(folder) as part:
             _fill(name, source, part)
             _write_prefix(part, source.prefix if prefix is None else prefix)
-    elif prefix is not None and prefix != (old_prefix := read(folder).prefix):
+    elif prefix is not None and prefix != (old_prefix := read_layout(folder).prefix):
         raise UserError(f"{folder}: is there with the prefix {old_prefix!r}; remove the folder to get it anew")
     return folder
 

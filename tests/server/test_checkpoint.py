@@ -1,13 +1,14 @@
-"""Checkpoints in the layouts of others are read, exported and trained; what is not whole or not there is refused."""
+"""Checkpoints in others' layouts give the embeddings of sentence-transformers; what is not whole is refused."""
 
 from __future__ import annotations
 
 import json
 import os
 import pickle
-import subprocess
-import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -16,56 +17,134 @@ import torch
 from huggingface_hub import constants
 from transformers import RobertaConfig, RobertaForMaskedLM
 
-from client.models.encoder import Encoder
-from server import hub, masked_lm
+from client.models.encoder import PRECISIONS, Encoder
+from server import checkpoint, checkpoint_files, generation, hub, masked_lm
 from server.checkpoint import load, positions
+from server.checkpoint_files import SentenceLayout, read_layout
 from server.export import export_encoder
 from server.model import Pipeline
 from server.training.end_to_end import initial
 from server.training.finetune import finetune
-from tests.support.paths import ROOT
-from tests.support.tiny_checkpoints import POSITIONS, bert_pickled, deberta_v3, roberta
+from tests.support.tiny_checkpoints import (
+    POSITIONS,
+    as_sentence_encoder,
+    bert_pickled,
+    deberta_v3,
+    e5_small,
+    gte,
+    modernbert,
+    mpnet,
+    nomic,
+    roberta,
+    xlm_roberta,
+)
 from tests.support.tiny_models import reviews, tiny_bert
 
-LAYOUTS = {"bert": tiny_bert, "bert-pickled": bert_pickled, "roberta": roberta, "deberta-v3": deberta_v3}
+sentence_transformers = pytest.importorskip("sentence_transformers")
+
 TEXTS = ["good film.", "the plot was awful and the book was bad", "a", "very good " * 60]
 
 
+@dataclass(frozen=True)
+class Layout:
+    """A published layout: its weights, and what its sentence-transformers files say."""
+
+    make: Callable[[Path], Path]
+    mode: str = "mean"
+    normalize: bool = False
+    prefix: str = ""
+    old: bool = True
+
+    @property
+    def pooling(self) -> str:
+        return self.mode.removesuffix("token") + ("-normalized" if self.normalize else "")
+
+
+LAYOUTS = {
+    "bert-pickled": Layout(bert_pickled),
+    "mpnet": Layout(mpnet, normalize=True),
+    "deberta-v3": Layout(deberta_v3),
+    "modernbert": Layout(modernbert, "cls", prefix="search query: "),
+    "nomic": Layout(nomic, prefix="the good: ", normalize=True),
+    "gte": Layout(gte, "cls", normalize=True),
+    "e5": Layout(e5_small, normalize=True, prefix="query: "),
+    "arctic": Layout(xlm_roberta, "cls", normalize=True, prefix="query: ", old=False),
+    "last": Layout(roberta, "lasttoken", normalize=True, old=False),
+}
+
+
 @pytest.fixture(scope="module", params=list(LAYOUTS))
-def checkpoint(request, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("layouts") / request.param
-    return LAYOUTS[request.param](folder)
+def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Layout]:
+    layout = LAYOUTS[request.param]
+    folder = layout.make(tmp_path_factory.mktemp("layouts") / request.param)
+    as_sentence_encoder(folder, layout.mode, normalize=layout.normalize, prefix=layout.prefix, old=layout.old)
+    return folder, layout
 
 
-def pooled(folder: Path, text: str, length: int) -> np.ndarray:
-    """The mean of the last layer over a text's tokens, one text at a time."""
-    model, tokenizer = load(folder)
-    inputs = tokenizer(text, return_tensors="pt", truncation=True, max_length=length)
-    with torch.no_grad():
-        states = model(**inputs).last_hidden_state[0]
-    return np.asarray(states.mean(dim=0))
-
-
-def test_a_device_embeds_by_it_up_to_its_last_position(checkpoint: Path, tmp_path: Path) -> None:
-    assert positions(load(checkpoint)[0]) == POSITIONS
-    export_encoder(checkpoint, tmp_path / "encoder", max_length=POSITIONS)
-    found = Encoder(tmp_path / "encoder").encode(TEXTS)
-    for text, embedding in zip(TEXTS, found, strict=True):
-        np.testing.assert_allclose(embedding, pooled(checkpoint, text, POSITIONS), atol=1e-5)
-    assert np.abs(found[0] - found[1]).max() > 1e-3
-    with pytest.raises(ValueError, match=f"max-length must be between 3 and {POSITIONS}, got {POSITIONS + 1}"):
-        export_encoder(checkpoint, tmp_path / "too-long", max_length=POSITIONS + 1)
-
-
-def test_it_is_trained_saved_and_read_again(checkpoint: Path, tmp_path: Path) -> None:
-    texts, labels = reviews(24, seed=1)
-    finetune(checkpoint, texts, labels, tmp_path / "tuned", classes=2, epochs=1, batch_size=8, lr=1e-3, seed=0)
-    assert np.abs(pooled(tmp_path / "tuned", TEXTS[0], 16) - pooled(checkpoint, TEXTS[0], 16)).max() > 1e-3
+def test_a_device_and_the_server_embed_as_sentence_transformers(published: tuple[Path, Layout], tmp_path: Path) -> None:
+    """Up to its last position, too."""
+    folder, layout = published
+    assert read_layout(folder) == SentenceLayout(layout.pooling, POSITIONS, layout.prefix)
+    assert positions(load(folder)[0]) == POSITIONS
+    reference = sentence_transformers.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    truth = np.asarray(reference.encode(TEXTS, batch_size=3))
+    export_encoder(folder, tmp_path, pooling=layout.pooling, max_length=POSITIONS)
+    np.testing.assert_allclose(Encoder(tmp_path).encode(TEXTS), truth, atol=1e-5)
     rng = np.random.default_rng(0)
-    pipeline = initial(tmp_path / "tuned", texts, dim=4, classes=2, rng=rng, pooling="mean", max_length=POSITIONS)
+    pipeline = initial(folder, TEXTS, dim=4, classes=2, rng=rng, pooling=layout.pooling, max_length=POSITIONS)
+    np.testing.assert_allclose(pipeline.embed(TEXTS), truth, atol=1e-5)
+    assert np.abs(truth[0] - truth[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("published", ["bert-pickled", "modernbert", "nomic"], indirect=True)
+def test_it_is_exported_in_few_bits_and_from_layers(published: tuple[Path, Layout], tmp_path: Path) -> None:
+    folder, layout = published
+    texts = reviews(64, 0)[0]
+    vectors = {}
+    for name in PRECISIONS:
+        how: dict[str, Any] = {"pooling": layout.pooling, "max_length": POSITIONS, "calibration": texts}
+        export_encoder(folder, tmp_path / name, precision=name, **how)
+        vectors[name] = Encoder(tmp_path / name).encode(texts)
+    a = vectors["fp32"]
+    for name, least in (("int8", 0.97), ("int4", 0.9)):
+        b = vectors[name]
+        cosine = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+        assert cosine.mean() > least and not np.array_equal(a, b)
+    export_encoder(folder, tmp_path / "layers", max_length=POSITIONS, layers=(1, 2))
+    assert Encoder(tmp_path / "layers").encode(TEXTS).shape == (len(TEXTS), 64)
+
+
+@pytest.mark.parametrize("published", ["bert-pickled", "nomic", "last"], indirect=True)
+def test_it_is_fine_tuned_saved_and_read_again(published: tuple[Path, Layout], tmp_path: Path) -> None:
+    folder, layout = published
+    texts, labels = reviews(24, seed=1)
+    how: dict[str, Any] = {"pooling": layout.pooling, "max_length": POSITIONS}
+    tuned = finetune(
+        folder, texts, labels, tmp_path / "tuned", classes=2, epochs=1, batch_size=8, lr=1e-3, seed=0, **how
+    )
+    before, after = load(folder)[1], load(tuned)[1]
+    assert before("good film")["input_ids"] == after("good film")["input_ids"]  # with the prefix
+    pipeline = initial(tuned, texts, dim=4, classes=2, rng=np.random.default_rng(0), **how)
     pipeline.save_pretrained(tmp_path / "pipeline", about={})
     again = Pipeline.from_pretrained(tmp_path / "pipeline")
     assert np.array_equal(again.embed(TEXTS), pipeline.embed(TEXTS))
+    export_encoder(tuned, tmp_path / "student", **how)
+    np.testing.assert_allclose(Encoder(tmp_path / "student").encode(TEXTS), pipeline.embed(TEXTS), atol=1e-5)
+
+
+def test_minilm_is_pooled_as_requests_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own files normalize, and its identity is that of the mean. Other weights under its name are refused."""
+    assert read_layout("minilm") == SentenceLayout()
+    monkeypatch.setattr(checkpoint_files, "MINILM_SHA256", "0" * 64)
+    with pytest.raises(ValueError, match="is not the published model"):
+        load("minilm")
+
+
+def test_a_fingerprint_follows_the_content(tmp_path: Path) -> None:
+    one, other = tiny_bert(tmp_path / "one"), tiny_bert(tmp_path / "other")
+    assert checkpoint_files.fingerprint(one) == checkpoint_files.fingerprint(other)
+    (other / "config.json").write_text((other / "config.json").read_text() + " ")
+    assert checkpoint_files.fingerprint(one) != checkpoint_files.fingerprint(other)
 
 
 def test_a_pickled_language_model_has_its_head(tmp_path: Path) -> None:
@@ -74,22 +153,45 @@ def test_a_pickled_language_model_has_its_head(tmp_path: Path) -> None:
     assert not masked_lm.read(folder)[2]
     torch.save(model.state_dict(), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    found, tokenizer, whole = masked_lm.read(folder)
-    assert whole and positions(found) == POSITIONS and tokenizer.mask_token == "<mask>"
-    assert torch.equal(found.lm_head.dense.weight, model.lm_head.dense.weight)
+    read, tokenizer, complete = masked_lm.read(folder)
+    assert complete and positions(read) == POSITIONS and tokenizer.mask_token == "<mask>"
+    assert torch.equal(read.lm_head.dense.weight, model.lm_head.dense.weight)
 
 
-def test_a_file_without_the_encoders_weights_is_refused(tmp_path: Path) -> None:
-    folder = bert_pickled(tmp_path / "bert")
+# --- refusals: one line each
+
+
+def config(folder: Path, **changes: Any) -> None:
+    (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | changes))
+
+
+def weights(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     kept = torch.load(folder / "pytorch_model.bin", weights_only=True)
-    name = "bert.encoder.layer.1.output.dense.weight"
-    torch.save({key: value for key, value in kept.items() if key != name}, folder / "pytorch_model.bin")
-    with pytest.raises(ValueError, match=r"no whole encoder: encoder\.layer\.1\.output\.dense\.weight is not among"):
-        load(folder)
-    torch.save({k: v for k, v in kept.items() if "pooler" not in k}, folder / "pytorch_model.bin")
+    torch.save(change(kept), folder / "pytorch_model.bin")
+
+
+LAST = "bert.encoder.layer.1.output.dense.weight"
+MISTAKES: list[tuple[Callable[[Path], object], str]] = [
+    (lambda at: (at / "config.json").unlink(), r"has no config\.json"),
+    (lambda at: (at / "config.json").write_text("{"), "cannot be read"),
+    (lambda at: config(at, num_hidden_layers=1), r"fewer layers than its weights: .*encoder\.layer\.1\."),
+    (lambda at: config(at, num_hidden_layers=3), r"encoder\.layer\.2\..* is not among its weights"),
+    (lambda at: config(at, intermediate_size=48), "of other sizes than its config"),
+    (lambda at: (at / "vocab.txt").unlink(), "knows no word|cannot be read"),
+    (lambda at: (at / "vocab.txt").write_text(""), "knows no word"),
+    (lambda at: (at / "pytorch_model.bin").unlink(), "cannot be read: .*pytorch_model"),
+    (lambda at: weights(at, lambda kept: {k: v for k, v in kept.items() if k != LAST}), "layer.1.* is not among"),
+    (lambda at: weights(at, lambda kept: kept | {LAST: kept[LAST] * np.nan}), "layer.1.* are not finite"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "words"), MISTAKES)
+def test_a_checkpoint_that_is_not_whole_is_refused(spoil: Callable[[Path], object], words: str, tmp_path: Path) -> None:
+    folder = bert_pickled(tmp_path / "bert")
+    weights(folder, lambda kept: {k: v for k, v in kept.items() if "pooler" not in k})
     load(folder)  # nobody reads the pooler
-    (folder / "pytorch_model.bin").unlink()
-    with pytest.raises(ValueError, match=r"no weights; it needs a model\.safetensors or a pytorch_model\.bin"):
+    spoil(folder)
+    with pytest.raises(ValueError, match=rf"^encoder: [^\n]*({words})[^\n]*$"):
         load(folder)
 
 
@@ -99,8 +201,8 @@ def test_a_token_without_an_embedding_is_refused(tmp_path: Path) -> None:
     tokenizer = load(folder)[1]
     tokenizer.add_tokens(["zebra"])
     tokenizer.save_pretrained(folder)
-    for read, kind in ((load, "encoder"), (masked_lm.read, "masked-lm")):
-        with pytest.raises(ValueError, match=rf"^{kind}: .* has a token that its model does not know: 'zebra'$"):
+    for read in (load, masked_lm.read):
+        with pytest.raises(ValueError, match="a token that its model does not know: 'zebra'"):
             read(folder)
 
 
@@ -112,24 +214,25 @@ class _Runs:
         return os.system, (self.command,)
 
 
-@pytest.mark.parametrize("old", [False, True])
-def test_a_pickle_that_runs_something_is_refused_and_runs_nothing(old: bool, tmp_path: Path) -> None:
+def test_a_pickle_that_runs_something_is_refused_and_runs_nothing(tmp_path: Path) -> None:
     folder = bert_pickled(tmp_path / "bert")
     file, mark = folder / "pytorch_model.bin", tmp_path / "ran"
-    weights = torch.load(file, weights_only=True) | {"bert.more": _Runs(f"touch '{mark}'")}
-    if old:
-        torch.save(weights, file, _use_new_zipfile_serialization=False)
-    else:
-        torch.save(weights, file)
-    with pytest.raises(ValueError, match="cannot be read"):
-        load(folder)
-    file.write_bytes(pickle.dumps(weights["bert.more"]))
-    with pytest.raises(ValueError, match="cannot be read"):
-        load(folder)
+    hostile = _Runs(f"touch '{mark}'")
+    pickled = torch.load(file, weights_only=True) | {"bert.more": hostile}
+    for write in (
+        lambda: torch.save(pickled, file),
+        lambda: torch.save(pickled, file, _use_new_zipfile_serialization=False),
+        lambda: file.write_bytes(pickle.dumps(hostile)),
+    ):
+        write()
+        with pytest.raises(ValueError, match="cannot be read"):
+            load(folder)
     assert not mark.exists()
 
 
-def test_code_that_a_checkpoint_brings_is_never_run_nor_asked_about(tmp_path: Path) -> None:
+def test_code_that_a_checkpoint_brings_is_never_run_nor_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`transformers` would ask whether to run it, on standard input, which is where private texts come from."""
     folder, mark = tiny_bert(tmp_path / "bert"), tmp_path / "ran"
     (folder / "own.py").write_text(
@@ -137,112 +240,59 @@ def test_code_that_a_checkpoint_brings_is_never_run_nor_asked_about(tmp_path: Pa
         f"Path({str(mark)!r}).touch()\n"
         "class Own(BertConfig):\n    model_type = 'own'\nclass Net(BertModel):\n    pass\n"
     )
-    config = json.loads((folder / "config.json").read_text())
-    own = {
-        "AutoConfig": "own.Own",
-        "AutoModel": "own.Net",
-        "AutoModelForMaskedLM": "own.Net",
-        "AutoModelForCausalLM": "own.Net",
-    }
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": "own", "auto_map": own}))
-    asked = (
-        "from server import checkpoint, generation, masked_lm\n"
-        "for read in (checkpoint.load, masked_lm.read, generation.read_generator):\n"
-        f"    try:\n        read({str(folder)!r})\n        print('read')\n    except ValueError as error:\n"
-        "        print('refused', str(error).count('\\n'))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", asked],
-        input="y\ny\ny\na private text\n",
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
-    assert done.stdout == "refused 0\n" * 3
+    models = dict.fromkeys(("AutoModel", "AutoModelForMaskedLM", "AutoModelForCausalLM"), "own.Net")
+    config(folder, model_type="own", auto_map=models | {"AutoConfig": "own.Own"})
+    monkeypatch.setattr("builtins.input", lambda *_: mark.touch() or "y")
+    for read in (load, masked_lm.read, generation.read_generator):
+        with pytest.raises(ValueError, match=r"^[^\n]*cannot be read[^\n]*$"):
+            read(folder)
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("index", ["model.safetensors.index.json", "pytorch_model.bin.index.json"])
-@pytest.mark.parametrize("part", ["../elsewhere/part", "/elsewhere/part", "within/part", 7])
-def test_a_part_that_lies_elsewhere_is_refused(index: str, part: object, tmp_path: Path) -> None:
-    """Neither read nor, in a folder within, left out of what the checkpoint is known by."""
-    folder = tiny_bert(tmp_path / "bert")
-    (folder / "model.safetensors").unlink()
-    (folder / index).write_text(json.dumps({"metadata": {}, "weight_map": {"embeddings.LayerNorm.bias": part}}))
-    with pytest.raises(ValueError, match=r"names a part that is no file of this folder: "):
-        load(folder)
-    (folder / index).write_text("[" * 100_000)
-    with pytest.raises(ValueError, match=r"names no parts of its weights$"):
-        load(folder)
-
-
-def test_a_tokenizer_without_its_vocabulary_is_refused(tmp_path: Path) -> None:
-    """`transformers` makes one that knows special tokens alone: every text would be the same."""
-    for make, file in ((bert_pickled, "vocab.txt"), (roberta, "vocab.json"), (deberta_v3, "spm.model")):
-        folder = make(tmp_path / make.__name__)
-        (folder / file).unlink()
-        with pytest.raises(ValueError, match=r"^encoder: .*(knows no word|cannot be read)"):
-            load(folder)
-    (tmp_path / "bert_pickled" / "vocab.txt").write_text("")
-    with pytest.raises(ValueError, match=r"knows no word; the file with its vocabulary is missing, or empty$"):
-        load(tmp_path / "bert_pickled")
-
-
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("change", "words"),
     [
-        ({"num_hidden_layers": -1}, r"says num_hidden_layers = -1; 1 to 512 can be built"),
-        ({"num_hidden_layers": 10**9}, r"says num_hidden_layers = 1000000000; 1 to 512 can be built"),
-        ({"num_hidden_layers": 1}, r"fewer layers than its weights: .*encoder\.layer\.1\."),
-        ({"num_hidden_layers": 3}, r"encoder\.layer\.2\..* is not among its weights"),
-        ({"intermediate_size": 48}, r"its weights are of other sizes than its config\.json says$"),
+        ({"mode": "max"}, "it pools by max"),
+        ({"module": "sentence_transformers.models.Dense"}, r"names .*sentence_transformers\.models\.Dense"),
+        ({"module": "custom.Normalize"}, r"names .*custom\.Normalize"),
+        ({"length": 2}, "says max_seq_length = 2"),
+        ({"prompts": {"default_prompt_name": "missing"}}, "its sentence-transformers files cannot be read"),
+        ({"prompts": [1]}, "its sentence-transformers files cannot be read"),
     ],
 )
-def test_a_size_that_is_not_that_of_the_weights_is_refused(changes: dict, said: str, tmp_path: Path) -> None:
-    folder = tiny_bert(tmp_path / "bert")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | changes))
-    with pytest.raises(ValueError, match=said):
+def test_a_layout_that_cannot_be_followed_is_refused(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    folder = as_sentence_encoder(
+        tiny_bert(tmp_path), change.get("mode", "mean"), normalize=True, length=change.get("length", POSITIONS)
+    )
+    if "module" in change:
+        modules = json.loads((folder / "modules.json").read_text())
+        modules[2]["type"] = change["module"]
+        (folder / "modules.json").write_text(json.dumps(modules))
+    if "prompts" in change:
+        (folder / "config_sentence_transformers.json").write_text(json.dumps(change["prompts"]))
+    with pytest.raises(ValueError, match=rf"^encoder: [^\n]*{words}[^\n]*$"):
         load(folder)
 
 
-def test_weights_that_are_not_finite_and_an_adapter_are_refused(tmp_path: Path) -> None:
-    folder = bert_pickled(tmp_path / "bert")
-    kept = torch.load(folder / "pytorch_model.bin", weights_only=True)
-    kept["bert.encoder.layer.1.output.dense.weight"][0, 0] = float("nan")
-    torch.save(kept, folder / "pytorch_model.bin")
-    with pytest.raises(ValueError, match=r"weights encoder\.layer\.1\.output\.dense\.weight are not finite"):
-        load(folder)
-    folder = tiny_bert(tmp_path / "base")
-    (folder / "adapter_config.json").write_text("{}")
-    with pytest.raises(ValueError, match="holds an adapter"):
-        load(folder)
+# --- the hub
 
 
-@pytest.mark.parametrize(
-    "error", [httpx.ConnectError("Name or service not known"), httpx.ReadTimeout("x"), httpx.InvalidURL("x")]
-)
-def test_no_answer_is_no_hub(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def head(url: str, *, timeout: float) -> httpx.Response:
+def test_no_answer_is_no_hub_and_any_answer_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(url: str, *, timeout: float) -> httpx.Response:
         assert url == constants.ENDPOINT and timeout <= 5
-        raise error
+        raise httpx.ReadTimeout("x")
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(httpx, "head", head)
+    monkeypatch.setattr(httpx, "head", silent)
+    assert not hub.reachable()
+    monkeypatch.setattr(httpx, "head", lambda *_, **__: httpx.Response(503))
+    assert hub.reachable()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert not hub.reachable()
 
 
-def test_any_answer_is_a_hub_unless_it_must_not_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(httpx, "head", lambda *_, **__: httpx.Response(503))
-    for offline in (False, True):
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
-        assert hub.reachable() is not offline
-
-
 def test_a_model_that_no_hub_gives_is_one_line_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.checkpoint.reachable", lambda: False)
+    monkeypatch.setattr(checkpoint, "reachable", lambda: False)
     monkeypatch.setattr(httpx.Client, "send", lambda *_, **__: pytest.fail("the hub was asked"))
-    with pytest.raises(ValueError, match="no model hub or cache gives it now; name a folder or minilm") as caught:
+    with pytest.raises(ValueError, match=r"^[^\n]*'nobody/no-such-model' is no folder here, and no model hub[^\n]*$"):
         load("nobody/no-such-model")
-    assert "'nobody/no-such-model' is no folder here" in str(caught.value) and "\n" not in str(caught.value)

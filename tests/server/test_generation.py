@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,15 +30,22 @@ PROMPT = "Document : {text} Paraphrase :"
 NUMBER = {w: i for i, w in enumerate(WORDS)}
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def checkpoint(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("generator")
-    tiny_generator(folder / "model", request.param)
-    export_generator(folder / "model", folder / "made", public_texts=TEXTS, seed=0, prompt=PROMPT)
-    return folder, request.param
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """By kind, a folder with a checkpoint in model/ and its export in made/."""
+    place = tmp_path_factory.mktemp("generators")
+    for kind in KINDS:
+        tiny_generator(place / kind / "model", kind)
+        export_generator(place / kind / "model", place / kind / "made", public_texts=TEXTS, seed=0, prompt=PROMPT)
+    return {kind: place / kind for kind in KINDS}
 
 
-def by_hand(folder, kind, ids, drawn):
+@pytest.fixture(scope="module")
+def causal(folders: dict[str, Path]) -> Generator:
+    return Generator(folders["causal"] / "made")
+
+
+def by_hand(folder: Path, kind: str, ids: list[int], drawn: list[int]) -> torch.Tensor:
     """One forward pass for one text, without padding, of the checkpoint itself."""
     loader = AutoModelForCausalLM if kind == "causal" else AutoModelForSeq2SeqLM
     model = loader.from_pretrained(folder / "model").eval()
@@ -49,26 +56,26 @@ def by_hand(folder, kind, ids, drawn):
         return model(input_ids=torch.tensor([ids]), decoder_input_ids=torch.tensor([[start, *drawn]])).logits[0]
 
 
-def prompt_of(text):
+def prompt_of(text: str) -> list[int]:
     return [NUMBER.get(w, 2) for w in ["Document", ":", *text.split(), "Paraphrase", ":"]]
 
 
-def test_scores_are_the_models_logits_of_the_next_token(checkpoint):
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_the_models_logits_of_the_next_token(folders: dict[str, Path], kind: str) -> None:
     """In batches, padded, by ONNX Runtime; and in a vocabulary of words of which the model has but some."""
-    folder, kind = checkpoint
-    model = Generator(folder / "made")
+    model = Generator(folders[kind] / "made")
     v = model.vocabulary
     assert v.words == TOKENS and model.end == "</s>"
     drawn = np.array([[1, 2, NOTHING], [3, NOTHING, NOTHING], [4, 5, 6], [NOTHING] * 3])
     positions = np.array([2, 1, 3, 0])
-    found = model.scores(TEXTS, v)(positions, drawn, np.arange(4))
+    scores = model.scores(TEXTS, v)(positions, drawn, np.arange(4))
     ids = [NUMBER[w] for w in TOKENS]
     for row, text in enumerate(TEXTS):
         so_far = [ids[i] for i in drawn[row][: positions[row]]]
-        logits = by_hand(folder, kind, prompt_of(text), so_far)[-1]
-        assert found[row] == pytest.approx(logits[ids].numpy(), abs=1e-3)
+        logits = by_hand(folders[kind], kind, prompt_of(text), so_far)[-1]
+        assert scores[row] == pytest.approx(logits[ids].numpy(), abs=1e-3)
         alone = model.scores([text], v)(positions[row : row + 1], drawn[row : row + 1], np.zeros(1, np.int64))
-        assert (alone[0] == found[row]).all()  # to the last bit: a text is sanitized alike alone and in a cohort
+        assert (alone[0] == scores[row]).all()  # to the last bit: a text is sanitized alike alone and in a cohort
     words = Vocabulary(("film", "cinema", "good"), np.zeros((3, 1), np.float32))
     some = model.scores(TEXTS, words)(np.zeros(4, np.int64), np.full((4, 1), NOTHING), np.arange(4))
     first = model.scores(TEXTS, v)(np.zeros(4, np.int64), np.full((4, 1), NOTHING), np.arange(4))
@@ -77,136 +84,110 @@ def test_scores_are_the_models_logits_of_the_next_token(checkpoint):
         model.scores(TEXTS, Vocabulary(("x", "y"), np.zeros((2, 1), np.float32)))
 
 
-def test_bounds_are_those_of_public_texts_token_by_token(checkpoint):
-    folder, kind = checkpoint
+@pytest.mark.parametrize("kind", ["causal", "bart"])
+def test_bounds_are_those_of_public_texts_token_by_token(folders: dict[str, Path], kind: str) -> None:
     moments = []
     for text in TEXTS[:3]:
         ids = [NUMBER.get(w, 2) for w in text.split()]
-        logits = by_hand(folder, kind, prompt_of(text), ids)[:, : len(WORDS)].double()
+        logits = by_hand(folders[kind], kind, prompt_of(text), ids)[:, : len(WORDS)].double()
         first = len(prompt_of(text)) - 1 if kind == "causal" else 0
         logits = logits[first : first + len(ids)]
         moments.append((logits.numel(), float(logits.sum()), float((logits**2).sum())))
-    model = Generator(folder / "made")
+    model = Generator(folders[kind] / "made")
     assert (model.low, model.high) == pytest.approx(clip_bounds("test", moments), rel=1e-4)
 
 
-@pytest.mark.parametrize("kind", [DpPrompt, DpParaphrase])
-def test_a_text_is_generated_with_a_public_number_of_draws(checkpoint, kind):
-    model = Generator(checkpoint[0] / "made")
-    v = model.vocabulary
-    text = TextMechanism(kind(20.0, model.low, model.high, v, model.end), tokens=5)
+def test_a_text_is_generated_with_a_public_number_of_draws(causal: Generator) -> None:
+    v = causal.vocabulary
+    text = TextMechanism(DpParaphrase(20.0, causal.low, causal.high, v, causal.end), tokens=5)
     assert text.guarantee.worst_case() == 5 * 20.0 + text.lengths.guarantee.worst_case()
     x = np.full((4, 5), NOTHING)
     x[:3, :4] = 0  # only where there is a token is read
-    y = text.sample(x, rng=streams(4), scores=model.scores(TEXTS, v))
+    y = text.sample(x, rng=streams(4), scores=causal.scores(TEXTS, v))
     assert y.shape == (4, 5) and y.max() < len(v) and (y != v.exact_word_id("</s>")).all()
     assert all(set(written.split()) <= set(TOKENS) for written in text.texts(y))
 
 
-def test_how_many_draws_there_are_says_nothing_that_is_not_charged(checkpoint):
+def test_how_many_draws_there_are_says_nothing_that_is_not_charged(causal: Generator) -> None:
     """At ε = 0 for the length, a text of none and a text of nine words take draws of the same numbers; at ε = 50 for
     each token they do not, so the test can fail."""
-    model = Generator(checkpoint[0] / "made")
-    v, n = model.vocabulary, 60
-    word = DpPrompt(20.0, model.low, model.high, v)
+    v, n = causal.vocabulary, 60
+    word = DpPrompt(20.0, causal.low, causal.high, v)
 
-    def draws(text, long, epsilon):
+    def draws(text: str, length: int, epsilon: float) -> np.ndarray:
         x = np.full((n, 9), NOTHING)
-        x[:, :long] = 0
-        asked = []
-        scores = model.scores([text] * n, v)
+        x[:, :length] = 0
+        scored: list[int] = []
+        scores = causal.scores([text] * n, v)
 
-        def counting(positions, now, rows):
-            asked.extend(rows.tolist())
+        def counting(positions: np.ndarray, now: np.ndarray, rows: np.ndarray) -> np.ndarray:
+            scored.extend(rows.tolist())
             return scores(positions, now, rows)
 
         TextMechanism(word, tokens=9, length=epsilon).sample(x, rng=streams(n), scores=counting)
-        return np.bincount(asked, minlength=n)
+        return np.bincount(scored, minlength=n)
 
     assert (draws("", 0, 0.0) == draws(TEXTS[2], 9, 0.0)).all()
     assert not (draws("", 0, 50.0) == draws(TEXTS[2], 9, 50.0)).all()
 
 
-def test_no_two_texts_make_a_whole_output_likelier_than_is_charged(checkpoint):
+def test_no_two_texts_make_a_whole_output_likelier_than_is_charged(causal: Generator) -> None:
     """By enumeration: all outputs of two draws, each text's law by the exported model's own logits, for texts of every
     length there is room for, one far longer, and none. Without the clipping the charge is exceeded."""
-    model = Generator(checkpoint[0] / "made")
-    v, epsilon = model.vocabulary, 3.0
+    v, epsilon = causal.vocabulary, 3.0
     private = [*TEXTS, "film " * 500, "bad", "good good good"]
-    scores = model.scores(private, v)
-    rows = np.arange(len(private))
-    mechanism = DpPrompt(epsilon, model.low, model.high, v, model.end)
+    scores, rows = causal.scores(private, v), np.arange(len(private))
 
-    def law(log_probs):
-        """(texts, V·V): an output that has ended is whatever was drawn behind the end, so all are told apart."""
+    def largest(log_probs: Any) -> float:
+        """Largest log ratio of two texts. An output that has ended is whatever was drawn behind the end, too."""
         first = log_probs(scores(0 * rows, np.full((len(rows), 2), NOTHING), rows))
         both = []
         for word in range(len(v)):
             so_far = np.full((len(rows), 2), NOTHING)
             so_far[:, 0] = word
             both.append(first[:, word, None] + log_probs(scores(0 * rows + 1, so_far, rows)))
-        return np.concatenate(both, axis=1)
+        law = np.concatenate(both, axis=1)
+        assert np.allclose(np.exp(law).sum(axis=1), 1.0)
+        return max(float((one - law).max()) for one in law)
 
-    found = law(mechanism.log_probs)
-    assert np.allclose(np.exp(found).sum(axis=1), 1.0)
-    worst = max(float((one - found).max()) for one in found)
-    assert 0.1 < worst <= 2 * epsilon
-    temperature = 2 * (model.high - model.low) / epsilon
-
-    def unclipped(logits):
-        scaled = 40 * logits / temperature
-        return (
-            scaled
-            - np.log(np.exp(scaled - scaled.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True))
-            - (scaled.max(axis=1, keepdims=True))
-        )
-
-    wild = law(unclipped)
-    assert max(float((one - wild).max()) for one in wild) > 2 * epsilon
+    assert 0.1 < largest(DpPrompt(epsilon, causal.low, causal.high, v, causal.end).log_probs) <= 2 * epsilon
+    temperature = 2 * (causal.high - causal.low) / epsilon
+    assert largest(lambda logits: log_softmax(40 * logits / temperature, axis=1)) > 2 * epsilon
 
 
-def test_what_cannot_be_a_generator_is_refused(checkpoint, tmp_path):
-    folder, _ = checkpoint
-
+def test_what_cannot_be_a_generator_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    model = folders["causal"] / "model"
     for source, more, words in (
-        (folder / "model", {"prompt": "no place"}, r"must name \{text\} once"),
-        (folder / "model", {"max_length": 3}, "leaves no room"),
-        (folder / "model", {"public_texts": []}, "public texts are needed"),
-        (tmp_path, {}, r"no config\.json"),
+        (model, {"prompt": "no place"}, r"must name \{text\} once"),
+        (model, {"max_length": 3}, "leaves no room"),
+        (model, {"public_texts": []}, "public texts are needed"),
     ):
         with pytest.raises(ValueError, match=words):
             export_generator(source, tmp_path / "out", **{"public_texts": TEXTS, "seed": 0, "prompt": PROMPT} | more)
-    broken = shutil.copytree(folder / "made", tmp_path / "broken")
-    (broken / "generator.json").write_text("{}")
-    with pytest.raises(ValueError, match="lacks one of"):
-        Generator(broken)
-    (broken / "model.onnx").unlink()
-    with pytest.raises(ValueError, match="cannot be read"):
-        Generator(broken)
 
 
-def test_a_long_text_is_cut_and_the_prompt_is_not(checkpoint):
+@pytest.mark.parametrize("kind", ["causal", "t5"])
+def test_a_long_text_is_cut_and_the_prompt_is_not(folders: dict[str, Path], kind: str) -> None:
     """Nor do many draws behind it fail, as many as a release may have."""
-    folder, _ = checkpoint
-    model = Generator(folder / "made")
-    room = json.loads((folder / "made" / "generator.json").read_text())["max_length"] - 4
+    model = Generator(folders[kind] / "made")
+    room = json.loads((folders[kind] / "made" / "generator.json").read_text())["max_length"] - 4
     scores = model.scores(["film " * 3000, "film " * room, "😀 \ud800 \x00"], model.vocabulary)
-    found = scores(np.zeros(3, np.int64), np.full((3, 1), NOTHING), np.arange(3))
-    assert found[0] == pytest.approx(found[1], abs=1e-5)
+    first = scores(np.zeros(3, np.int64), np.full((3, 1), NOTHING), np.arange(3))
+    assert first[0] == pytest.approx(first[1], abs=1e-5)
     written = np.tile(np.arange(700) % 9, (3, 1))
     for at in (30, 31, 32, 33, 62, 63, 64, 65, 699):
         assert np.isfinite(scores(np.full(3, at), written, np.arange(3))).all()
 
 
-def test_an_empty_text_without_a_prompt_is_an_input_too(checkpoint, tmp_path):
-    folder, _ = checkpoint
-    export_generator(folder / "model", tmp_path / "made", public_texts=TEXTS, seed=0, prompt=PARAPHRASE)
+@pytest.mark.parametrize("kind", ["causal", "t5"])
+def test_an_empty_text_without_a_prompt_is_an_input_too(folders: dict[str, Path], kind: str, tmp_path: Path) -> None:
+    export_generator(folders[kind] / "model", tmp_path / "made", public_texts=TEXTS, seed=0, prompt=PARAPHRASE)
     model = Generator(tmp_path / "made")
     scores = model.scores(["", "film"], model.vocabulary)
     assert np.isfinite(scores(np.zeros(2, np.int64), np.full((2, 1), NOTHING), np.arange(2))).all()
 
 
-def test_tokens_that_the_model_has_no_place_for_fail_no_text(tmp_path):
+def test_tokens_that_the_model_has_no_place_for_fail_no_text(tmp_path: Path) -> None:
     """One for padding that was added to the tokenizer alone is passed over; a prompt that needs one is refused."""
     folder = tiny_generator(tmp_path / "model", "causal")
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -219,13 +200,13 @@ def test_tokens_that_the_model_has_no_place_for_fail_no_text(tmp_path):
     assert about["padding"] < about["pieces"] < len(tokenizer)
     model = Generator(tmp_path / "made")
     texts = [" ".join(["film"] * n) for n in range(12)] + ["zebra", "[OWN] film", "zebra " * 3000]
-    asked = model.scores(texts, model.vocabulary)
-    assert np.isfinite(asked(np.zeros(15, np.int64), np.full((15, 1), NOTHING), np.arange(15))).all()
+    scores = model.scores(texts, model.vocabulary)
+    assert np.isfinite(scores(np.zeros(15, np.int64), np.full((15, 1), NOTHING), np.arange(15))).all()
     with pytest.raises(ValueError, match="the prompt has a token that the model does not know: 'zebra'"):
         export_generator(folder, tmp_path / "out", public_texts=TEXTS, seed=0, prompt="zebra {text}")
 
 
-def test_a_model_of_fewer_layers_than_its_weights_is_refused(tmp_path):
+def test_a_model_of_fewer_layers_than_its_weights_is_refused(tmp_path: Path) -> None:
     """It would write, by half of what it has learned."""
     folder = tiny_generator(tmp_path / "model", "causal")
     config = json.loads((folder / "config.json").read_text())
@@ -234,17 +215,14 @@ def test_a_model_of_fewer_layers_than_its_weights_is_refused(tmp_path):
         read_generator(folder)
 
 
-def test_the_end_typed_into_a_text_is_text(checkpoint):
+def test_the_end_typed_into_a_text_is_text(folders: dict[str, Path], causal: Generator, tmp_path: Path) -> None:
     """ "</s>" in a private or public text is no end; in a prompt, which is the experimenter's, it is."""
-    folder, _ = checkpoint
-    read = Generator(folder / "made")._plain("film </s> good")
+    read = causal._plain("film </s> good")
     assert NUMBER["</s>"] not in read and (read[0], read[-1]) == (NUMBER["film"], NUMBER["good"])
-    _, tokenizer = read_generator(folder / "model")
-    about = {"pieces": len(WORDS)}
-    assert NUMBER["</s>"] not in known(tokenizer, about, "film </s>")
-    export_generator(folder / "model", folder / "ended", public_texts=TEXTS, seed=0, prompt="{text} </s> Paraphrase :")
-    assert NUMBER["</s>"] in json.loads((folder / "ended" / "generator.json").read_text())["after"]
-    assert NUMBER["</s>"] not in known(tokenizer, about, "film </s>")
+    model, about = folders["causal"] / "model", {"pieces": len(WORDS)}
+    assert NUMBER["</s>"] not in known(read_generator(model)[1], about, "film </s>")
+    export_generator(model, tmp_path, public_texts=TEXTS, seed=0, prompt="{text} </s> Paraphrase :")
+    assert NUMBER["</s>"] in json.loads((tmp_path / "generator.json").read_text())["after"]
 
 
 # --- a model that is trained to paraphrase
@@ -256,18 +234,18 @@ PAIRS = [("the film was good", "a book"), ("the book was bad", "a film"), ("good
 
 def log_likelihood(folder: Path, pairs: list[tuple[str, str]]) -> float:
     """The mean of a token's log-probability, each given the text and those before it, the end's too."""
-    model, found = Generator(folder), []
+    model, logs = Generator(folder), []
     v = model.vocabulary
     for text, paraphrase in pairs:
         target = [v.words.index(word) for word in (*paraphrase.split(), model.end)]
         scores, drawn = model.scores([text], v), np.full((1, len(target)), NOTHING)
         for at, word in enumerate(target):
-            found.append(log_softmax(scores(np.array([at]), drawn, np.array([0]))[0])[word])
+            logs.append(log_softmax(scores(np.array([at]), drawn, np.array([0]))[0])[word])
             drawn[0, at] = word
-    return float(np.mean(found))
+    return float(np.mean(logs))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["causal", "t5"])
 def test_pairs_are_learned_token_by_token_and_the_end_with_them(kind: str, tmp_path: Path, lines: list[str]) -> None:
     """By the model as clients run it. Whoever ignores the text has log 1/2 at the word that tells the four apart, in a
     third of the tokens; wrong pairs have less."""
@@ -286,39 +264,33 @@ def test_pairs_are_learned_token_by_token_and_the_end_with_them(kind: str, tmp_p
 
 def test_same_arguments_same_weights(tmp_path: Path) -> None:
     source = tiny_generator(tmp_path / "model", "t5")
-    found = []
+    weights = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         finetune_paraphraser(source, PAIRS, tmp_path / name, epochs=1, batch_size=2, seed=seed)
-        found.append(load_file(tmp_path / name / "model.safetensors"))
-    assert all((found[0][key] == found[1][key]).all() for key in found[0])
-    assert any((found[0][key] != found[2][key]).any() for key in found[0])
+        weights.append(load_file(tmp_path / name / "model.safetensors"))
+    assert all((weights[0][key] == weights[1][key]).all() for key in weights[0])
+    assert any((weights[0][key] != weights[2][key]).any() for key in weights[0])
 
 
-def test_what_cannot_be_learned_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"pairs": [("a", "")]}, "no pair has a paraphrase"),
+        ({"epochs": 0}, "epochs and batch-size"),
+        ({"batch_size": 0}, "epochs and batch-size"),
+        ({"lr": 0.0}, "lr must be"),
+        ({"lr": math.nan}, "lr must be"),
+        ({}, "weights that are no numbers"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused_and_not_saved(
+    change: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last one diverges in its only step, however that comes about."""
+    monkeypatch.setattr("server.training.paraphrase._loss", lambda *given: _loss(*given) * math.nan)
     source = tiny_generator(tmp_path / "model", "causal")
-    with pytest.raises(ValueError, match="no pair has a paraphrase"):
-        finetune_paraphraser(source, [("a", "")], tmp_path / "out", seed=1)
-    with pytest.raises(ValueError, match="epochs and batch-size must be at least 1"):
-        finetune_paraphraser(source, PAIRS, tmp_path / "out", epochs=0, seed=1)
-
-
-@pytest.mark.parametrize("lr", [0.0, -1e-4, 1.01, 1e30, math.inf, math.nan])
-def test_no_learning_rate(lr: float, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^paraphraser: lr must be above 0 and at most 1, got ") as error:
-        finetune_paraphraser(tmp_path / "model", PAIRS, tmp_path / "out", lr=lr, seed=1)
-    assert "\n" not in str(error.value)
-
-
-def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However they come about: of one step, for all that is looked at is where training ends."""
-    source = tiny_generator(tmp_path / "model", "causal")
-
-    def broken(*args: object, **given: object) -> torch.Tensor:
-        return _loss(*args, **given) * math.nan
-
-    monkeypatch.setattr("server.training.paraphrase._loss", broken)
-    with pytest.raises(ValueError, match=r"^paraphraser: training ended in weights that are no numbers; "):
-        finetune_paraphraser(source, PAIRS, tmp_path / "out", epochs=1, seed=1)
+    with pytest.raises(ValueError, match=rf"^paraphraser: [^\n]*{words}[^\n]*$"):
+        finetune_paraphraser(source, folder=tmp_path / "out", **{"pairs": PAIRS, "epochs": 1, "seed": 1} | change)
     assert not (tmp_path / "out").exists()
 
 

@@ -13,7 +13,7 @@ import huggingface_hub
 import pytest
 
 from server import checkpoint_files, hub
-from server.sentence_layout import SentenceLayout, read
+from server.checkpoint_files import SentenceLayout, read_layout
 from simulations.artifacts import encoders
 from simulations.artifacts.encoder import check_trained, layers_of, pooling_of, width_of
 from simulations.errors import UserError
@@ -67,7 +67,7 @@ def test_a_named_encoder_is_assembled_once_and_checked(
     assert encoders.get("e5-small") == folder == Path(checkpoint_files.resolve("e5-small"))
     with pytest.raises(ValueError, match="is there with the prefix 'query: '"):
         encoders.get("e5-small", prefix="passage: ")
-    assert read("e5-small") == SentenceLayout("cls-normalized", 40, "query: ")
+    assert read_layout("e5-small") == SentenceLayout("cls-normalized", 40, "query: ")
 
 
 def test_an_experiment_names_it(tmp_path: Path) -> None:
@@ -119,10 +119,10 @@ def test_a_hub_gives_the_published_revision(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(encoders, "_download", lambda *_: pytest.fail("the registry was asked"))
     monkeypatch.setitem(encoders.ENCODERS, "mpnet", known)
     folder = encoders.get("mpnet")
-    assert not (folder / ".cache").exists() and read("mpnet") == SentenceLayout("mean", 40)
+    assert not (folder / ".cache").exists() and read_layout("mpnet") == SentenceLayout("mean", 40)
     other = encoders.get("some/model", prefix="query: ")
     assert requests == [("x/y", "c0ffee"), ("some/model", None)]
-    assert checkpoint_files.resolve("some/model") == str(other) and read("some/model").prefix == "query: "
+    assert checkpoint_files.resolve("some/model") == str(other) and read_layout("some/model").prefix == "query: "
     assert (checkpoint_files.MINILM, *checkpoint_files.NAMES) == tuple(encoders.ENCODERS)
 
 
