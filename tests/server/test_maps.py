@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from mechanisms.gaussian import Gaussian
-from mechanisms.identity import Identity
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.streams import SimulationStreams
@@ -42,6 +41,15 @@ def random_maps(dim: int = 4, classes: int = 3) -> Maps:
     )
 
 
+def randomized(y: np.ndarray, epsilon: float, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Released labels, and the probability of each under each class."""
+    response = RandomizedResponse(epsilon, classes)
+    rows = SimulationStreams(3).rows(np.arange(len(y)), np.zeros(len(y), np.int64), stage="users", channel="label")
+    labels = response.sample(y, rng=rows)
+    columns = [response.log_prob(labels, np.full(len(y), k)) for k in range(classes)]
+    return labels, np.exp(np.stack(columns, axis=1))
+
+
 def test_maps_project_to_unit_rows_and_a_zero_vector_to_the_first_axis() -> None:
     maps = random_maps()
     h = np.vstack([maps.mean, np.random.default_rng(1).standard_normal((5, WIDTH))]).astype(np.float32)
@@ -71,8 +79,7 @@ def test_saved_maps_come_back_and_a_broken_file_is_one_line(tmp_path) -> None:
         Maps.load(tmp_path / "missing")
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-@pytest.mark.parametrize("spread", [0.1, 10.0])
+@pytest.mark.parametrize(("classes", "spread"), [(2, 0.1), (3, 10.0)])
 def test_sharpened_maps_keep_nearly_all_decisions_without_a_bias(classes, spread) -> None:
     maps = random_maps(dim=4, classes=classes)
     maps = Maps(maps.mean, maps.m1, maps.m2, maps.head_w, np.linspace(0.5, -0.5, classes))
@@ -144,16 +151,13 @@ def test_the_noise_moves_with_its_input(mechanism) -> None:
     assert along.abs().max() < 1e-6
 
 
-def test_the_noise_differs_at_each_call_and_touches_no_global_generator() -> None:
-    before = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+def test_the_noise_differs_at_each_call() -> None:
     noise = Noise(Purkayastha(4, 2.0), seed=1, stage="test")
     z = torch.nn.functional.normalize(torch.ones(10, 4), dim=1)
     assert not torch.equal(noise(z), noise(z))
-    assert torch.equal(before[0], torch.random.get_rng_state())
-    assert (before[1] == np.random.get_state()[1]).all()  # noqa: NPY002
 
 
-@pytest.mark.parametrize("mechanism", [Purkayastha(2, 4.0), Identity("embedding", 2), Gaussian(2, 0.3)])
+@pytest.mark.parametrize("mechanism", [Purkayastha(2, 4.0), Gaussian(2, 0.3)])
 def test_learned_maps_beat_principal_components_under_noise(mechanism) -> None:
     h, y = corpus(1500, 2, seed=1)
     test, truth = corpus(1500, 2, seed=2)
@@ -169,7 +173,7 @@ def test_learned_maps_beat_principal_components_under_noise(mechanism) -> None:
     assert accuracy(train_head(components, noisy, y, seed=0)) < 0.65
 
 
-@pytest.mark.parametrize("dim", [2, 5, WIDTH])
+@pytest.mark.parametrize("dim", [2, WIDTH])
 def test_learned_maps_know_more_than_two_classes_whatever_the_dim(dim) -> None:
     h, y = corpus(1500, 6, seed=1, gap=2.0)
     maps = learn_maps(h, y, classes=6, mechanism=Purkayastha(dim, 40.0), dim=dim, seed=3, steps=60)
@@ -188,33 +192,26 @@ def test_learned_maps_are_a_function_of_their_arguments() -> None:
 @pytest.mark.parametrize(
     ("h", "y", "dim", "words"),
     [
-        (np.ones((5, 4)), np.zeros(5, int), 2, "no example of class 1"),
-        (np.ones((5, 4)), np.array([0, 1, 2, 0, 1]), 2, "labels must be 0 to 1"),
-        (np.ones((5, 4)), np.zeros(4, int), 2, "labels of shape"),
-        (np.ones((5, 4)), np.array([0, 1, 0, 1, 0]), 5, "dim must be between 2 and the encoder's width 4"),
-        (np.full((5, 4), np.nan), np.array([0, 1, 0, 1, 0]), 2, "finite"),
+        (np.ones((5, 4)), [0] * 5, 2, "no example of class 1"),
+        (np.ones((5, 4)), [0, 1, 2, 0, 1], 2, "labels must be 0 to 1"),
+        (np.ones((5, 4)), [0] * 4, 2, "labels of shape"),
+        (np.ones((5, 4)), [0, 1, 0, 1, 0], 5, "dim must be between 2 and the encoder's width 4"),
+        (np.full((5, 4), np.nan), [0, 1, 0, 1, 0], 2, "finite"),
     ],
 )
-def test_public_data_that_do_not_fit_are_one_line(h, y, dim, words) -> None:
+def test_public_data_that_do_not_fit_are_refused(h, y, dim, words) -> None:
     with pytest.raises(ValueError, match=rf"^maps: [^\n]*{words}"):
-        learn_maps(h, y, classes=2, mechanism=Purkayastha(2, 1.0), dim=dim, seed=1)
+        learn_maps(h, np.array(y), classes=2, mechanism=Purkayastha(2, 1.0), dim=dim, seed=1)
 
 
-@pytest.mark.parametrize("classes", [2, 12])
-@pytest.mark.parametrize("epsilon", [None, 1.0])
+@pytest.mark.parametrize(("classes", "epsilon"), [(2, 1.0), (12, None), (12, 1.0)])
 def test_a_head_learns_from_releases_alone(classes, epsilon) -> None:
     """From components and an empty head; randomized labels are corrected for."""
     h, y = corpus(20_000, classes, seed=1, gap=4.0)
     maps = pca_maps(h[:, :6] - 5, dim=6, classes=classes)
     mechanism = Purkayastha(6, 30.0)
     z = sanitize_public(mechanism, maps.project(h[:, :6] - 5), seed=2, stage="users")
-    labels, transition = y, None
-    if epsilon is not None:
-        response = RandomizedResponse(epsilon, classes)
-        rows = SimulationStreams(3).rows(np.arange(len(y)), np.zeros(len(y), np.int64), stage="users", channel="label")
-        labels = response.sample(y, rng=rows)
-        columns = [response.log_prob(labels, np.full(len(y), k)) for k in range(classes)]
-        transition = np.exp(np.stack(columns, axis=1))
+    labels, transition = (y, None) if epsilon is None else randomized(y, epsilon, classes)
     best = np.mean(train_head(maps, z, y, seed=0).predict(z) == y)
     trained = train_head(maps, z, labels, label_transition=transition, seed=0)
     assert best > 0.7
@@ -228,10 +225,7 @@ def test_correction_finds_the_true_probabilities_and_its_absence_does_not() -> N
     z /= np.linalg.norm(z, axis=1, keepdims=True)
     weight = np.array([[2.0, -2.0], [0.5, -0.5], [0.0, 0.0]])
     y = (rng.random(len(z)) < 1 / (1 + np.exp(z @ (weight[:, 0] - weight[:, 1])))).astype(np.int64)
-    response = RandomizedResponse(1.0, 2)
-    rows = SimulationStreams(3).rows(np.arange(len(y)), np.zeros(len(y), np.int64), stage="users", channel="label")
-    labels = response.sample(y, rng=rows)
-    transition = np.exp(np.stack([response.log_prob(labels, np.full(len(y), k)) for k in (0, 1)], axis=1))
+    labels, transition = randomized(y, 1.0, 2)
     maps = factored(np.zeros(8), np.eye(8, 3), np.zeros((3, 2)), np.zeros(2))
 
     def slope(trained: Maps) -> float:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
 import ssl
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +11,6 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from flwr.app import RecordDict
 
 from client.node import load_node
 from client.sanitizer import Sanitizer
@@ -38,8 +35,6 @@ from tests.support.asking import CLASSES, World, make_world
 from tests.support.devices import SENTENCES
 from tests.support.fuzz import Fuzzer
 
-HOSTILE, MANY = 300, 5000
-
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
@@ -54,13 +49,6 @@ def released(world: World, folder: Path) -> Reply:
     device = load_node(node)
     with device.ledger("") as ledger:
         return Sanitizer(device.policy(""), ledger, device.streams).answer(world.request(), device.shard("test"))
-
-
-def broken(record: RecordDict, n: int, seed: int) -> Iterator[bytes]:
-    """Hostile messages, those that can be written at all."""
-    for message in Fuzzer([record], seed).messages(n):
-        with suppress(ValueError):
-            yield record_to_bytes(message)
 
 
 def plain(reply: Reply) -> bytes:
@@ -138,36 +126,28 @@ def test_over_https(world: World, tmp_path: Path) -> None:
 
 
 def test_hostile_messages_get_one_constant_text(world: World, tmp_path: Path) -> None:
-    reply = released(world, tmp_path / "node")
-    scribble = random.Random(4)
-    bodies = [b"", b"\x00", b"{}", b"\xff" * 1000, plain(reply)[:-1], *broken(reply_to_record(reply), HOSTILE, seed=3)]
-    bodies += [scribble.randbytes(scribble.randrange(2000)) for _ in range(50)]
-    statuses = set()
+    body = plain(released(world, tmp_path / "node"))
     with serving(world.model(), **world.pair) as address, httpx.Client(verify=_trust(world)) as client:
-        for body in bodies:
-            answer = client.post(f"{address}/v1/ask", content=body)
-            statuses.add(answer.status_code)
-            if answer.status_code == 200:  # what was broken was nothing that matters
-                world.model().answer(body)
-            else:
-                assert (answer.status_code, answer.json()) == (400, REFUSED)
-        assert client.post(f"{address}/v1/ask", content=plain(reply)).status_code == 200
-    assert 400 in statuses
+        for hostile in (b"", b"\x00", b"{}", b"\xff" * 1000, body[:-1]):
+            answer = client.post(f"{address}/v1/ask", content=hostile)
+            assert (answer.status_code, answer.json()) == (400, REFUSED)
+        assert client.post(f"{address}/v1/ask", content=body).status_code == 200
 
 
-@pytest.mark.parametrize("n", [HOSTILE, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.soak])])
-def test_hostile_messages_in_clear_and_sealed(world: World, tmp_path: Path, n: int) -> None:
-    reply = released(world, tmp_path / "node")
-    for sealed in (False, True):
-        model = world.model(sealed=sealed)
-        record = sealed_to_record(seal(reply, model.request, world.public)) if sealed else reply_to_record(reply)
-        for body in broken(record, n, seed=7):
+@pytest.mark.parametrize("sealed", [False, True])
+def test_hostile_messages_in_clear_and_sealed(world: World, tmp_path: Path, sealed: bool) -> None:
+    reply, model = released(world, tmp_path / "node"), world.model(sealed=sealed)
+    record = sealed_to_record(seal(reply, model.request, world.public)) if sealed else reply_to_record(reply)
+    refused = 0
+    for message in Fuzzer([record], seed=7).messages(300):
+        with suppress(ValueError):  # some cannot be written at all
+            body = record_to_bytes(message)
             try:
-                answer = model.answer(body)
+                assert np.isfinite(model.answer(body)["probabilities"]).all()
             except ValueError as error:
                 assert str(error) == "predict: the message is not an answer to the question"
-            else:
-                assert np.isfinite(answer["probabilities"]).all()
+                refused += 1
+    assert refused > 100
 
 
 def test_a_message_is_read_up_to_a_limit(world: World) -> None:

@@ -126,19 +126,14 @@ def test_a_fault_of_a_row_drops_that_row_from_every_channel(channel, value, reas
     valid, dropped = validate(with_row(reply, channel, 2, value), request, enrolled=ENROLLED)
     assert dropped == {reason: 1}
     assert valid.users.tolist() == [0, 1, 3, 4, 5]
+    twice = with_row(with_row(reply, channel, 2, value), "label", 2, 9)
+    assert validate(twice, request, enrolled=ENROLLED)[1].total() == 1
     for before, after in zip(reply.releases, valid.releases, strict=True):
         ((name, array),) = before.payload.items()
         np.testing.assert_array_equal(after.payload[name], np.delete(array, 2, axis=0))
 
 
-def test_a_row_with_two_faults_is_counted_once() -> None:
-    request = request_of()
-    reply = with_row(with_row(reply_to(request), "label", 1, 9), "embedding", 1, np.zeros(DIM, np.int16))
-    _, dropped = validate(reply, request, enrolled=ENROLLED)
-    assert sum(dropped.values()) == 1
-
-
-@pytest.mark.parametrize("dim", [2, 16, 512])
+@pytest.mark.parametrize("dim", [2, 512])
 def test_rounding_to_the_grid_alone_never_drops_a_row(dim) -> None:
     request = request_of(mean=np.zeros(512, np.float32), m1=np.eye(512, dim, dtype=np.float32), label=None)
     x = np.random.default_rng(3).standard_normal((2000, dim))
@@ -162,9 +157,7 @@ def test_channels_and_users_that_were_not_asked_for_are_dropped() -> None:
     assert validate(negative, request, enrolled=ENROLLED)[1] == {"user or record below 0": 1}
 
 
-@pytest.mark.parametrize(
-    ("enrolled", "known"), [(range(4), [0, 3]), (range(3, 6), [3, 5]), (range(0), []), (range(2**62), [0, 3, 5])]
-)
+@pytest.mark.parametrize(("enrolled", "known"), [(range(3, 5), [3]), (range(3, 6), [3, 5]), (range(2**62), [0, 3, 5])])
 def test_releases_of_users_whom_nobody_enrolled_are_dropped(enrolled, known) -> None:
     request = request_of()
     reply = reply_to(request, users=[0, 3, 5, 2**62])
@@ -172,20 +165,16 @@ def test_releases_of_users_whom_nobody_enrolled_are_dropped(enrolled, known) -> 
     assert valid.users.tolist() == known and dropped == {"unknown user": 4 - len(known)}
 
 
-def test_nobody_who_refuses_is_counted_as_a_fault() -> None:
-    request = request_of()
-    valid, dropped = validate(reply_to(request, users=[]), request, enrolled=ENROLLED)
+def test_an_empty_reply_is_no_fault_and_nonsense_never_raises() -> None:
+    valid, dropped = validate(reply_to(request_of(), users=[]), request_of(), enrolled=ENROLLED)
     assert len(valid) == 0 and not dropped
+    for reply in (None, SimpleNamespace(users=None, records=None, releases=[1])):
+        valid, dropped = validate(reply, request_of(), enrolled=ENROLLED)
+        assert len(valid) == 0 and dropped == {"unreadable": 1}
 
 
-@pytest.mark.parametrize("reply", [None, object(), SimpleNamespace(users=None, records=None, releases=[1])])
-def test_nonsense_never_raises(reply) -> None:
-    valid, dropped = validate(reply, request_of(), enrolled=ENROLLED)
-    assert len(valid) == 0 and dropped == {"unreadable": 1}
-
-
-class Quantizer:
-    """Nodes that answer what a test says."""
+class Grid:
+    """Nodes with prepared answers."""
 
     def __init__(self, answers: list) -> None:
         self.answers = answers
@@ -207,7 +196,7 @@ def test_every_node_is_asked_and_gives_one_answer_whatever_it_sends(monkeypatch)
     # a Flower message can only be made inside a run
     monkeypatch.setattr(app, "Message", lambda **fields: SimpleNamespace(**fields))
     request = request_of()
-    grid = Quantizer(
+    grid = Grid(
         [
             answer(reply_to_record(reply_to(request))),
             answer(error=Error(106, "KeyError: 'HIV'")),
