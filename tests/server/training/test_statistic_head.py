@@ -58,7 +58,7 @@ def guesses(head: tuple[np.ndarray, np.ndarray], features: np.ndarray) -> np.nda
     return (features @ head[0] + head[1]).argmax(axis=1)
 
 
-@pytest.mark.parametrize("classes", [2, 3, 12])
+@pytest.mark.parametrize("classes", [2, 12])
 def test_codes_are_a_regular_simplex(classes: int) -> None:
     codes = simplex_codes(classes).astype(np.float64)
     assert codes.shape == (classes, classes - 1)
@@ -66,15 +66,11 @@ def test_codes_are_a_regular_simplex(classes: int) -> None:
     np.testing.assert_allclose(np.diag(products), 1.0, atol=1e-6)
     np.testing.assert_allclose(products[~np.eye(classes, dtype=bool)], -1 / (classes - 1), atol=1e-6)
     np.testing.assert_allclose(codes.sum(axis=0), 0.0, atol=1e-6)
-
-
-def test_one_class_has_no_code() -> None:
     with pytest.raises(ValueError, match="at least 2 classes, got 1"):
         simplex_codes(1)
 
 
-@pytest.mark.parametrize("dim", [DIM, 40])
-@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize(("classes", "dim"), [(2, 40), (4, DIM)])
 def test_what_users_release_and_what_labels_say_are_the_same_moments(classes: int, dim: int) -> None:
     features, labels = world(500, classes, dim=dim)
     codes = simplex_codes(classes)
@@ -112,6 +108,8 @@ def test_noise_is_shrunk_away() -> None:
     signal, _ = linear_head(features, codes, labels=known)
     assert np.abs(weight[:, 1] - weight[:, 0]).max() < 0.2 * np.abs(signal[:, 1] - signal[:, 0]).max()
     assert np.isfinite(bias).all()
+    weight, bias = linear_head(features, codes)  # nobody knows anything
+    assert weight.shape == (DIM, 2) and not weight.any() and not bias.any()
 
 
 def test_labels_of_another_kind_weigh_less_than_users() -> None:
@@ -125,31 +123,29 @@ def test_labels_of_another_kind_weigh_less_than_users() -> None:
     assert beside > right - 0.01 > 0.7
 
 
-@pytest.mark.parametrize("dim", [DIM, 40])
-@pytest.mark.parametrize("codes", [simplex_codes(2), simplex_codes(3), shared_codes(2), shared_codes(3)])
+@pytest.mark.parametrize(("codes", "dim"), [(simplex_codes(3), DIM), (shared_codes(2), 40), (shared_codes(3), DIM)])
 def test_noise_in_a_mean_is_noise_in_what_it_says(codes: np.ndarray, dim: int) -> None:
     """A change of one coordinate of the mean by 1 changes one entry of the evidence, by the root of its noise for 1."""
     size = codes.shape[1] * (dim + 1)
-    said = [of_users(mean, 1.0, users=100, codes=codes) for mean in np.eye(size)]
+    evidence = [of_users(mean, 1.0, users=100, codes=codes) for mean in np.eye(size)]
     apart = len(codes) - 1
-    for at, each in enumerate(said):
+    for at, row in enumerate(evidence):
         code, feature = divmod(at, dim + 1)
         cross, constant = np.zeros((apart, dim)), np.zeros(apart)
         where = np.zeros(dim)
         if code == apart and feature < dim:
-            where[feature] = each.mean_noise**0.5
+            where[feature] = row.mean_noise**0.5
         elif code < apart and feature < dim:
-            cross[code, feature] = each.noise**0.5
+            cross[code, feature] = row.noise**0.5
         elif code < apart:
-            constant[code] = each.constant_noise**0.5
-        np.testing.assert_allclose(each.cross, cross, rtol=1e-12)
-        np.testing.assert_allclose(each.constant, constant, rtol=1e-12)
-        assert (each.mean is None) == (codes.shape[1] == apart)
-        np.testing.assert_allclose(where if each.mean is None else each.mean, where, rtol=1e-12)
+            constant[code] = row.constant_noise**0.5
+        np.testing.assert_allclose(row.cross, cross, rtol=1e-12)
+        np.testing.assert_allclose(row.constant, constant, rtol=1e-12)
+        assert (row.mean is None) == (codes.shape[1] == apart)
+        np.testing.assert_allclose(where if row.mean is None else row.mean, where, rtol=1e-12)
 
 
-@pytest.mark.parametrize("dim", [DIM, 40])
-@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize(("classes", "dim"), [(2, 40), (4, DIM)])
 def test_shared_codes_say_the_same_and_where_users_are(classes: int, dim: int) -> None:
     features, labels = world(500, classes, dim=dim)
     codes = shared_codes(classes)
@@ -161,8 +157,7 @@ def test_shared_codes_say_the_same_and_where_users_are(classes: int, dim: int) -
     np.testing.assert_allclose(released.mean, features.mean(axis=0), atol=1e-7)
 
 
-@pytest.mark.parametrize("mechanism", [None, PrivUnit(2 * (DIM + 1), 3.0)])
-@pytest.mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize(("mechanism", "labelled"), [(None, True), (PrivUnit(2 * (DIM + 1), 3.0), False)])
 def test_public_text_of_another_domain_moves_no_threshold(mechanism: PrivUnit | None, labelled: bool) -> None:
     """Users' features lie elsewhere than public text's, and their classes are not equally frequent: with shared codes
     the head is as good as beside public text of their own; with simplex codes it guesses one class."""
@@ -177,11 +172,6 @@ def test_public_text_of_another_domain_moves_no_threshold(mechanism: PrivUnit | 
     assert right(shared_codes(2), mechanism, public) > right(codes, None, features[8_000:]) - 0.02
     narrow = None if mechanism is None else PrivUnit(DIM + 1, 3.0)
     assert right(codes, narrow, public) < right(codes, None, features[8_000:]) - 0.1
-
-
-def test_nobody_knows_anything() -> None:
-    weight, bias = linear_head(world(50, 3)[0], simplex_codes(3))
-    assert weight.shape == (DIM, 3) and not weight.any() and not bias.any()
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 4.0])
@@ -204,9 +194,6 @@ def test_the_noise_of_a_mean_is_what_is_stated(epsilon: float) -> None:
         return bool(stats.ttest_1samp(squares, variance).pvalue > 1e-6)
 
     assert accepted(stated) and not accepted(stated * 2 / 3) and not accepted(stated * 3 / 2)
-
-
-def test_the_noise_of_no_mechanism_and_of_one_that_says_nothing() -> None:
     assert mean_noise(Identity("statistic", 9), users=5) == 0.0
     assert mean_noise(PrivUnit(9, 0.0), users=5) == np.inf
 
@@ -230,8 +217,7 @@ def test_more_users_and_more_epsilon_afford_more_features() -> None:
     assert Prospects(embeddings[:, :5], codes).best(lambda size: 1.0, users=50)[0] == 5
 
 
-@pytest.mark.parametrize("classes", [2, 21, 22, 23, 77, 150, 1000])
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("classes", "shared"), [(2, True), (22, False), (22, True), (77, False), (1000, True)])
 def test_as_many_features_as_a_vector_has_room_for(classes: int, shared: bool) -> None:
     """Of any number of classes: what is chosen, and all that may be, fits into the largest vector."""
     length = code_length(classes, shared=shared)
@@ -244,7 +230,7 @@ def test_as_many_features_as_a_vector_has_room_for(classes: int, shared: bool) -
     assert d in allowed and 0 < share <= 1
 
 
-@pytest.mark.parametrize("epsilon", [0.01, 0.5, 2.0])
+@pytest.mark.parametrize("epsilon", [0.01, 2.0])
 def test_users_never_make_labels_worse(epsilon: float) -> None:
     """500 users beside 100 labelled texts, in 20 worlds: on average no worse, and in none by much."""
     codes, gains = simplex_codes(2), []
@@ -274,29 +260,26 @@ def test_sentences_stand_for_a_class_and_full_ones_are_left_alone():
     named, described = sentences_of([["card arrival"], ["The card has not come.", "lost"]])
     assert named == [template.format("card arrival") for template in TEMPLATES]
     assert described == ["The card has not come.", *(template.format("lost") for template in TEMPLATES)]
-
-
-def test_prototypes_are_means_of_unit_embeddings():
-    found = prototypes_of([np.array([[2.0, 0.0], [0.0, 5.0]]), np.array([[0.0, 3.0]])])
-    assert np.allclose(found, [[0.5, 0.5], [0.0, 1.0]])
+    prototypes = prototypes_of([np.array([[2.0, 0.0], [0.0, 5.0]]), np.array([[0.0, 3.0]])])
+    assert np.allclose(prototypes, [[0.5, 0.5], [0.0, 1.0]])  # means of unit embeddings
 
 
 def test_public_text_moves_names_to_where_texts_lie():
     embeddings, labels, names = named_world(600, off=1.0)
     unrefined = (embeddings @ (names - names.mean(axis=0)).T).argmax(axis=1)
-    found = name_probabilities(names, embeddings)
-    assert found.shape == (600, CLASSES) and np.allclose(found.sum(axis=1), 1)
-    right = (found.argmax(axis=1) == labels).mean()
+    likely = name_probabilities(names, embeddings)
+    assert likely.shape == (600, CLASSES) and np.allclose(likely.sum(axis=1), 1)
+    right = (likely.argmax(axis=1) == labels).mean()
     assert right > (unrefined == labels).mean() and right > 0.9
 
 
 def test_known_labels_stay_and_help():
     embeddings, labels, names = named_world(400, off=3.0)
     some = np.where(np.arange(400) < 60, labels, -1)
-    found = name_probabilities(names, embeddings, some)
-    assert (found[:60].argmax(axis=1) == labels[:60]).all() and (found[:60].max(axis=1) == 1).all()
+    likely = name_probabilities(names, embeddings, some)
+    assert (likely[:60].argmax(axis=1) == labels[:60]).all() and (likely[:60].max(axis=1) == 1).all()
     unknown = name_probabilities(names, embeddings)
-    assert (found[60:].argmax(axis=1) == labels[60:]).mean() > (unknown[60:].argmax(axis=1) == labels[60:]).mean()
+    assert (likely[60:].argmax(axis=1) == labels[60:]).mean() > (unknown[60:].argmax(axis=1) == labels[60:]).mean()
 
 
 def users(features, labels, noise, seed=3) -> Evidence:
@@ -321,7 +304,7 @@ def frames(embeddings):
     return [x / np.linalg.norm(x, axis=1, keepdims=True) for x in unit]
 
 
-@pytest.mark.parametrize("noise", [1e3, 1e-1, 1e-3])
+@pytest.mark.parametrize("noise", [1e3, 1e-3])
 def test_noisy_users_leave_the_names_as_they_are(noise):
     embeddings, labels, names = named_world(800)
     likely, (few, many), codes = name_probabilities(names, embeddings), frames(embeddings), simplex_codes(CLASSES)
@@ -344,7 +327,7 @@ def test_users_who_contradict_the_names_are_believed():
     assert ((many @ weight + bias).argmax(axis=1) == labels).mean() > 0.9
 
 
-@pytest.mark.parametrize(("off", "noise"), [(0.6, 3e-1), (0.6, 1e-2), (0.6, 3e-4), (2.0, 3e-1), (2.0, 3e-4)])
+@pytest.mark.parametrize(("off", "noise"), [(0.6, 3e-1), (0.6, 3e-4), (2.0, 3e-4)])
 def test_both_are_as_good_as_the_better(off, noise):
     """Good names, and names that confuse classes, over 10 worlds: on average as good as names alone and users alone.
 
@@ -371,7 +354,7 @@ def test_the_mean_over_models_is_that_of_the_integral(monkeypatch):
     rng = np.random.default_rng(3)
     values, names = np.array([0.4, 0.1]), np.array([[0.3, -0.1]])
     seen, variance = np.array([[0.1, 0.05]]), np.array([0.01, 0.02])
-    found = statistic_head._with_names(seen, names, variance, values)
+    posterior = statistic_head._with_names(seen, names, variance, values)
     draws = 400_000
     scales, errors = statistic_head._SCALES, statistic_head._ERRORS
     belief = np.exp(-0.5 * ((scales - 1) / 0.4) ** 2)[:, None]
@@ -386,7 +369,7 @@ def test_the_mean_over_models_is_that_of_the_integral(monkeypatch):
     weight = np.exp(-0.5 * ((seen - c) ** 2 / variance).sum(axis=1))
     mean = (weight[:, None] * c).sum(axis=0) / weight.sum()
     error = np.sqrt((weight[:, None] ** 2 * (c - mean) ** 2).sum(axis=0)) / weight.sum()
-    assert (np.abs(found[0] - mean) < 5 * error).all() and error.max() < 0.001
+    assert (np.abs(posterior[0] - mean) < 5 * error).all() and error.max() < 0.001
 
 
 def test_users_are_expected_to_add_more_the_less_noise_they_have():
