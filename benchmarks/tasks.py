@@ -32,7 +32,8 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.messages.request import Request
 from mechanisms.privunit import PrivUnit
 from server.protocols.drive import Collected, Driver
-from server.protocols.protocol import Channels, Encoding, Model, Public, Training
+from server.protocols.models import Model
+from server.protocols.protocol import Channels, Encoding, Public, Training
 from server.protocols.statistics import statistics
 from server.training.class_names import prototypes_of, sentences_of
 from simulations.artifacts.encoder import encoder_folder

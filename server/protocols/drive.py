@@ -14,7 +14,8 @@ import numpy as np
 from mechanisms.messages.batch import Batch
 from mechanisms.messages.questions import LabelQuestion
 from mechanisms.messages.request import Request
-from server.protocols.protocol import Conversation, Encoding, Model, Publish
+from server.protocols.models import Model
+from server.protocols.protocol import Conversation, Encoding, Publish
 
 log = logging.getLogger(__name__)
 

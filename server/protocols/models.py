@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.batch import Batch
-from mechanisms.messages.questions import AnswerQuestion, EmbeddingQuestion, TextQuestion
+from mechanisms.messages.questions import AnswerQuestion, EmbeddingQuestion, TextQuestion, decoded
 from mechanisms.messages.request import Request
 from mechanisms.pieces import Text
 from server.maps import Maps
-from server.protocols.decoding import decoded
 from server.protocols.protocol import Channels, Encoding, PublicRewriter
 from server.training.robust_mean import BatchTest
 
@@ -34,15 +33,18 @@ class _Classifier:
     """Base of models that classify by scores."""
 
     def scores(self, batch: Batch) -> NDArray[np.float64] | None:
-        """Return a logit for each class of a batch's rows, (n, K)."""
+        """Return a logit for each class of a batch's rows, (n, K), in its order; None if the batch has none."""
         raise NotImplementedError
 
     def rate(self, texts: Sequence[Text]) -> NDArray[np.float64]:
-        """Return a logit for each class of clear texts, (n, K)."""
+        """Return a logit for each class of clear texts, (n, K).
+
+        A user's own device can compute this, so that nothing leaves it.
+        """
         raise NotImplementedError
 
     def answer(self, batch: Batch) -> NDArray[np.int64] | None:
-        """Return the classes of a batch's rows, (n,)."""
+        """Return the classes of a batch's rows, (n,): those of largest score."""
         scores = self.scores(batch)
         return None if scores is None else scores.argmax(axis=1).astype(np.int64)
 
@@ -81,7 +83,7 @@ class EmbeddingModel(_Classifier):
         return self.mechanism if self.channels.embedded else None
 
     def question(self) -> Request | None:
-        """Return the request to users who query the model; None if they cannot."""
+        """Return the request to users who want a sentence classified (stage "test"); None if they cannot query."""
         if self.channels.answer is not None:
             return self.channels.answers(self.encoder.identity, self.maps, stage=QUESTION, split=QUESTION)
         if self.mechanism is None or not self.channels.asking:
@@ -97,7 +99,7 @@ class EmbeddingModel(_Classifier):
         release = batch.of(EmbeddingQuestion)
         if release is None or self.mechanism is None:
             return None
-        return self.maps.logits(decoded(self.mechanism, release))
+        return self.maps.logits(decoded(self.mechanism, release.values))
 
     def rate(self, texts: Sequence[Text]) -> NDArray[np.float64]:
         """Return a logit for each class of clear texts, (n, K)."""
@@ -133,7 +135,8 @@ class TextModel(_Classifier):
     @property
     def maps(self) -> Maps:
         """Return the maps and the head."""
-        return self.pipeline.maps()
+        maps: Maps = self.pipeline.maps()
+        return maps
 
     def question(self) -> Request | None:
         """Return the request to users who query the model."""
@@ -157,5 +160,9 @@ class TextModel(_Classifier):
         self.pipeline.save_pretrained(folder, about={})
 
     def _logits(self, texts: Sequence[Text]) -> NDArray[np.float64]:
-        maps: Maps = self.maps
+        maps = self.maps
         return maps.logits(maps.project(self.pipeline.embed(texts)))
+
+
+#: Trained model, as seen by code that scores, saves or deploys it.
+Model = EmbeddingModel | TextModel

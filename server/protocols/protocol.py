@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import Mechanism, parameters
-from mechanisms.messages.batch import Batch
 from mechanisms.messages.questions import (
     AnswerQuestion,
     EmbeddingQuestion,
@@ -30,6 +29,7 @@ from mechanisms.words.text import TextMechanism
 from server.maps import Maps
 
 if TYPE_CHECKING:
+    from server.protocols.models import Model
     from server.protocols.public_maps import PublicMaps
     from server.training.descent import DPSGD
 
@@ -291,60 +291,6 @@ class Training:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Model(Protocol):
-    """Trained model, as seen by code that scores, saves or deploys it."""
-
-    @property
-    def maps(self) -> Maps:
-        """Return the trained maps and head."""
-        ...
-
-    @property
-    def asked(self) -> Maps | None:
-        """Return the maps that training users received; None if none released an embedding."""
-        ...
-
-    @property
-    def encoder(self) -> Encoding | None:
-        """Return the encoder before the maps on a user's device; None if users release texts."""
-        ...
-
-    @property
-    def embedding(self) -> Mechanism | None:
-        """Return the mechanism of its users' embeddings; None if they release none."""
-        ...
-
-    def question(self) -> Request | None:
-        """Return the request to users who want a sentence classified (stage "test"); None if the arm has none."""
-        ...
-
-    def scores(self, batch: Batch) -> NDArray[np.float64] | None:
-        """Return a logit for each class of a batch's rows, (n, K), in its order; None if the batch has none.
-
-        For released answers it is 1 for the released class.
-        """
-        ...
-
-    def rate(self, texts: Sequence[Text]) -> NDArray[np.float64]:
-        """Return a logit for each class of clear texts, (n, K).
-
-        A user's own device can compute this, so that nothing leaves it.
-        """
-        ...
-
-    def answer(self, batch: Batch) -> NDArray[np.int64] | None:
-        """Return the classes of a batch's rows, (n,): those of largest score."""
-        ...
-
-    def classify(self, texts: Sequence[Text]) -> NDArray[np.int64]:
-        """Return the classes of clear texts, (n,)."""
-        ...
-
-    def save(self, folder: Path) -> None:
-        """Write what `classify` and `answer` need, except an encoder that all arms share."""
-        ...
-
-
 @dataclass(frozen=True)
 class Publish:
     """Exported encoder that users receive before the next request; the driver sends back its `Encoding`.
@@ -360,4 +306,4 @@ class Publish:
 
 #: Conversation with users, from the server's side. It yields a Request and receives its Batch, or yields a Publish and
 #: receives an Encoding. It returns a Model, or None if nothing arrived to train one on.
-Conversation = Generator[Request | Publish, Any, Model | None]
+Conversation = Generator[Request | Publish, Any, "Model | None"]

@@ -12,12 +12,11 @@ import numpy as np
 
 from mechanisms.channels import ANSWER, EMBEDDING, LABEL
 from mechanisms.identity import Identity
-from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion
+from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, decoded
 from server.protocols.declaration import Alone, Option, TrainingProtocol
-from server.protocols.decoding import decoded, log_transition
 from server.protocols.models import EmbeddingModel
 from server.protocols.protocol import Channels, Conversation, Public, Training
-from server.training.head import train_head
+from server.training.head import log_transition, train_head
 from server.training.rescale import rescaled
 
 log = logging.getLogger(__name__)
@@ -68,7 +67,7 @@ def release_once(public: Public, channels: Channels, training: Training, *, fold
         embedding, labels = batch.of(EmbeddingQuestion), batch.of(LabelQuestion)
         if embedding is None or labels is None:
             continue
-        z.append(decoded(mechanism, embedding))
+        z.append(decoded(mechanism, embedding.values))
         y.append(labels.values.astype(np.int64))
         transitions.append(log_transition(label, y[-1], classes=channels.classes, z=z[-1], prior=prior))
         maps = train_head(

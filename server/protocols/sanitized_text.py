@@ -18,9 +18,9 @@ from mechanisms.messages.batch import Batch
 from mechanisms.messages.questions import LabelQuestion, TextQuestion
 from mechanisms.pieces import Text
 from server.protocols.declaration import Alone, Option, TrainingProtocol
-from server.protocols.decoding import log_transition
 from server.protocols.models import TextModel
 from server.protocols.protocol import Channels, Conversation, Public, Training
+from server.training.head import log_transition
 
 if TYPE_CHECKING:
     from server.model import Pipeline

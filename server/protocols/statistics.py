@@ -26,14 +26,13 @@ from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.batch import Batch
-from mechanisms.messages.questions import CLIP_STEPS, VectorQuestion
+from mechanisms.messages.questions import CLIP_STEPS, VectorQuestion, decoded
 from mechanisms.messages.release import Release
 from mechanisms.messages.request import Request
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import constant_share
 from server.maps import Maps
 from server.protocols.declaration import Alone, Option, TrainingProtocol
-from server.protocols.decoding import decoded_statistics, statistic_mean
 from server.protocols.models import ENCODER, STUDENT, EmbeddingModel
 from server.protocols.protocol import Channels, Conversation, Encoding, Public, Publish, Training
 from server.protocols.public_maps import dim_of
@@ -60,6 +59,7 @@ from server.training.statistic_head import (
     shared_codes,
     simplex_codes,
     swapped_names,
+    vector_mean,
     wide_features,
 )
 
@@ -168,7 +168,7 @@ class Batches:
         """
         testable = isinstance(mechanism, PrivUnit) and mechanism.scale > 0 and mechanism.dim <= MAX_TESTED
         if not testable or len(release) < 2:
-            return statistic_mean(mechanism, release)
+            return vector_mean(mechanism, release.values)
         assert isinstance(mechanism, PrivUnit)
         honest = honest_moment(mechanism, features if self.like_public else None, codes.shape[1])
         estimate = robust_mean(mechanism, release.values, honest, codes.shape[1])
@@ -177,7 +177,7 @@ class Batches:
         if test.alarm:
             log.warning(f"stage {release.stage}: {test.told}")
         if not self.robust:
-            return statistic_mean(mechanism, release)
+            return vector_mean(mechanism, release.values)
         return estimate.mean, mean_noise(mechanism, users=int(estimate.kept.sum()))
 
     def compare(self, features: FloatArray, likely: NDArray[Any], users: Evidence) -> None:
@@ -435,7 +435,7 @@ class Group:
             assert self.channels.statistic is not None
             mechanism = self.channels.statistic(self.codes.shape[1] * (frame.dim + 1))
             if isinstance(self.channels.curator, DPSGD):
-                user_records = records_of(decoded_statistics(mechanism, release), self.codes)
+                user_records = records_of(decoded(mechanism, release.values), self.codes)
                 return _descended(frame, embeddings, believed, user_records, self.channels.curator, seed)
             users = self._evidence(mechanism, release, batches, seed)
         if users is None and believed is None:
@@ -466,7 +466,7 @@ class Group:
             mean, noise = batches.mean(mechanism, release, features, self.codes)
             mean, noise = clip * mean, clip**2 * noise
         else:
-            vectors = decoded_statistics(mechanism, release)  # the grid may lengthen a vector of length 1
+            vectors = decoded(mechanism, release.values)  # the grid may lengthen a vector of length 1
             vectors *= np.minimum(1, clip / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-300))
             noise = self.noise(len(release), vectors.shape[1], clip)
             mean = vectors.mean(axis=0)

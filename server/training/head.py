@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from mechanisms.identity import Identity
+from mechanisms.mechanism import Mechanism
+from mechanisms.projection import softmax
 from server.maps import Maps
 
 #: Strength of the pull towards the given maps: a Gaussian prior of this precision on every weight. It decides the
@@ -74,6 +79,31 @@ def train_head(
     # the least change of the head that makes M2 @ head the fitted product
     head = maps.head_w + np.linalg.pinv(m2) @ (fitted[:-1] - m2 @ maps.head_w)
     return Maps(maps.mean, maps.m1, maps.m2, head, fitted[-1])
+
+
+def log_transition(
+    label: Mechanism, y: NDArray[np.int64], *, classes: int, z: NDArray[np.float64] | None = None, prior: Any = None
+) -> NDArray[np.float64]:
+    """Return log P[released label y | true class c] for each row and class, (n, K).
+
+    It is public, because y and z were released. A label in clear has no noise: its values are zeros.
+
+    Args:
+        label: Mechanism of the labels.
+        y: Released labels (n,).
+        classes: K.
+        z: Released embeddings (n, m'), from which the prior is computed.
+        prior: (weights, bias), for a mechanism that needs one.
+    """
+    log_prob: Any = getattr(label, "log_prob", None)
+    columns, extra = [], {}
+    if prior is not None:
+        assert z is not None
+        extra = {"prior": softmax(z, *prior)}
+    for c in range(classes):
+        truth = np.full(len(y), c, np.int64)
+        columns.append(np.zeros(len(y)) if isinstance(label, Identity) else log_prob(y, truth, **extra))
+    return np.stack(columns, axis=1)
 
 
 def log_likelihood(transition: NDArray[np.float64], rows: int, classes: int) -> NDArray[np.float64]:

@@ -19,6 +19,7 @@ from scipy.special import logsumexp
 
 from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.mechanism import Mechanism, parameters
+from mechanisms.messages.questions import decoded
 from mechanisms.privunit import MAX_DIM
 from mechanisms.projection import constant_share, project
 from server.training.principal import pca_maps
@@ -580,6 +581,16 @@ def _between(gram: FloatArray) -> FloatArray:
     """Return (a_j - a_k)·(b_j - b_k) for all pairs (K, K), from the products a_j·b_k."""
     own = np.diag(gram)
     return own[:, None] + own - gram - gram.T
+
+
+def vector_mean(mechanism: Mechanism, values: NDArray[Any]) -> tuple[FloatArray, float]:
+    """Return the debiased mean (D,) of released user vectors (n, D), n >= 1, and its noise variance (`mean_noise`)."""
+    noise = mean_noise(mechanism, users=len(values))
+    if np.isinf(noise):
+        return np.zeros(values.shape[1]), noise
+    if hasattr(mechanism, "decoded_mean"):
+        return mechanism.decoded_mean(values), noise
+    return decoded(mechanism, values).mean(axis=0), noise
 
 
 def mean_noise(mechanism: Mechanism, *, users: int) -> float:

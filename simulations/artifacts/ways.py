@@ -6,7 +6,8 @@ from pathlib import Path
 
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.batch import Batch
-from server.protocols.protocol import Channels, Conversation, Encoding, Model, Public, Training
+from server.protocols.models import Model
+from server.protocols.protocol import Channels, Conversation, Encoding, Public, Training
 from simulations.artifacts.encoder import export_settings, pooling_of, student_of
 from simulations.artifacts.text_channel import StudyRewriter
 from simulations.experiment import (

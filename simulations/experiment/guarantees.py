@@ -15,7 +15,8 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.messages.questions import VectorQuestion
 from mechanisms.words.text import TextMechanism
 from server.protocols.drive import Driver
-from server.protocols.protocol import Channels, Model
+from server.protocols.models import Model
+from server.protocols.protocol import Channels
 from server.training.descent import DPSGD
 from simulations.experiment.arm import Arm, ArmSetup
 from simulations.experiment.ladder import Spent

@@ -13,7 +13,8 @@ from mechanisms.identity import Identity
 from mechanisms.messages.questions import LabelQuestion
 from server.card import PAYERS
 from server.protocols.drive import Driver
-from server.protocols.protocol import Channels, Model
+from server.protocols.models import Model
+from server.protocols.protocol import Channels
 from server.protocols.public_maps import dim_of
 from server.training.robust_mean import BatchTest
 from simulations.experiment.arm import DEFAULT_DIM, ArmSetup

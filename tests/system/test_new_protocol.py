@@ -22,10 +22,10 @@ import logging
 import numpy as np
 
 from mechanisms.channels import EMBEDDING, LABEL
-from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion
+from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, decoded
 from server.protocols.declaration import Option, TrainingProtocol
-from server.protocols.decoding import decoded, log_transition
 from server.protocols.models import EmbeddingModel
+from server.training.head import log_transition
 from server.training.rescale import factored
 
 SHRINKAGE = Option("shrinkage", 0.1, "Share by which each mean is moved to the mean of all classes.")
@@ -41,7 +41,7 @@ def nearest_mean(public, channels, training, *, folder):
     embedding, labels = batch.of(EmbeddingQuestion), batch.of(LabelQuestion)
     if embedding is None or labels is None:
         return None
-    z, y = decoded(mechanism, embedding), labels.values.astype(np.int64)
+    z, y = decoded(mechanism, embedding.values), labels.values.astype(np.int64)
     logging.getLogger(__name__).info(f"means of {len(z)} releases")
     weights = np.exp(log_transition(channels.label, y, classes=channels.classes))
     weights -= weights.mean(axis=1, keepdims=True)

@@ -21,7 +21,8 @@ from mechanisms.messages.questions import VectorQuestion
 from mechanisms.messages.request import Request
 from mechanisms.privunit import PrivUnit
 from server.protocols.drive import Collected, Driver
-from server.protocols.protocol import Encoding, Model
+from server.protocols.models import Model
+from server.protocols.protocol import Encoding
 from server.training.robust_mean import honest_moment, robust_mean
 from server.training.statistic_head import linear_head, mean_noise, of_users, simplex_codes
 from simulations.artifacts.ways import protocol_of, training_of
