@@ -109,15 +109,7 @@ def bounds_of(
 def write_masked_lm(
     model: Any, tokenizer: Any, folder: str | Path, *, low: float, high: float, max_length: int
 ) -> None:
-    """Write the three files of `export_masked_lm` from a loaded model.
-
-    Args:
-        model: Masked language model.
-        tokenizer: Its tokenizer.
-        folder: Folder for the files; it is created if missing.
-        low: Lower clipping bound.
-        high: Upper clipping bound.
-        max_length: Tokens of an input, at most.
+    """Write the three files of `export_masked_lm` from a loaded model, with known clipping bounds.
 
     Raises:
         ValueError: The model cannot take the length.

@@ -55,7 +55,7 @@ class Predictor:
     @property
     def largest(self) -> int:
         """Return the largest size of a message, in bytes."""
-        return _FRAME + MOST * (16 + max(sealed_bytes(self.request), self._row))
+        return _FRAME + MOST * (16 + sealed_bytes(self.request))
 
     def answer(self, body: bytes) -> dict[str, Any]:
         """Return {"classes": K names, "probabilities": n lists of K} for the n releases of a message, in its order.
@@ -101,8 +101,3 @@ class Predictor:
     @property
     def _question(self) -> EmbeddingQuestion:
         return self.request.question(EmbeddingQuestion)
-
-    @property
-    def _row(self) -> int:
-        _, dtype, shape = self._question.payload_form
-        return int(dtype.itemsize * np.prod(shape))

@@ -122,6 +122,9 @@ class Public:
 class Channels:
     """Releases of an arm's users.
 
+    Its methods make requests, of users of a `split` with the numbers k modulo n for `part` = (k, n). `encoder` is the
+    identity of the encoder, `maps` are those that users apply, and `stage` names the request.
+
     Args:
         arm: Name of the arm in requests.
         classes: K.
@@ -174,17 +177,9 @@ class Channels:
         part: tuple[int, int] = (0, 1),
         prior: Any = None,
     ) -> Request:
-        """Return a request for embeddings under the maps.
+        """Return a request for embeddings under the maps, with labels if asked.
 
-        Args:
-            encoder: Identity of the encoder.
-            maps: Maps that users apply.
-            mechanism: Mechanism of the embeddings.
-            stage: Name of the stage.
-            split: Split of the users.
-            label: Whether it also requests labels.
-            part: (k, n) for the users with numbers k modulo n.
-            prior: (weights, bias), if the label's mechanism needs one.
+        prior: (weights, bias), if the label's mechanism needs one.
         """
         projection = Projection(encoder, maps.mean, maps.m1)
         embedding = EmbeddingQuestion(parameters(mechanism), projection=projection, classes=self.classes)
@@ -195,15 +190,7 @@ class Channels:
     def texts(
         self, rewriter: PublicRewriter, *, stage: str, split: str, label: bool = False, part: tuple[int, int] = (0, 1)
     ) -> Request:
-        """Return a request for sanitized texts.
-
-        Args:
-            rewriter: Rewriter with the vocabulary and the masked language model.
-            stage: Name of the stage.
-            split: Split of the users.
-            label: Whether it also requests labels.
-            part: (k, n) for the users with numbers k modulo n.
-        """
+        """Return a request for sanitized texts by the rewriter's vocabulary and model, with labels if asked."""
         text = self.text_of(split)
         words, model = rewriter.vocabulary, rewriter.identity(text)
         texts = TextQuestion(parameters(text), classes=self.classes, vocabulary=words, masked_lm=model)
@@ -226,16 +213,7 @@ class Channels:
         stage: str,
         part: tuple[int, int] = (0, 1),
     ) -> Request:
-        """Return a request for training users' vectors.
-
-        Args:
-            encoder: Identity of the encoder.
-            maps: Maps from embeddings to features.
-            codes: Codes of labels (K, c).
-            clip: C, at which users' means are clipped.
-            stage: Name of the stage.
-            part: (k, n) for the users with numbers k modulo n.
-        """
+        """Return a request for training users' vectors, of codes of labels (K, c) and means clipped at `clip`."""
         assert self.statistic is not None
         mechanism = self.statistic(codes.shape[1] * (maps.dim + 1))
         projection = Projection(encoder, maps.mean, maps.m1)
@@ -243,14 +221,7 @@ class Channels:
         return self._request(vector, stage=stage, split="train", part=part)
 
     def answers(self, encoder: str, maps: Maps, *, stage: str, split: str) -> Request:
-        """Return a request for the class alone, which each user's device finds by the maps and their head.
-
-        Args:
-            encoder: Identity of the encoder.
-            maps: Maps and head.
-            stage: Name of the stage.
-            split: Split of the users.
-        """
+        """Return a request for the class alone, which each user's device finds by the maps and their head."""
         assert self.answer is not None
         projection = Projection(encoder, maps.mean, maps.m1)
         answer = AnswerQuestion(parameters(self.answer), projection=projection, head=maps.folded())

@@ -35,12 +35,7 @@ NOT_PRIVATE = (
 
 
 def check(checkpoint: str | Path, *, dim: int | None, max_length: int) -> None:
-    """Check a checkpoint before users receive a request to train on.
-
-    Args:
-        checkpoint: Checkpoint that training starts from.
-        dim: m'; None for the whole width.
-        max_length: Tokens of a text, at most.
+    """Check a checkpoint before users receive a request to train on. Arguments are those of `train_on_text`.
 
     Raises:
         ValueError: `checkpoint.load` raises it, dim is not from 2 to the encoder's width, or the encoder has no
@@ -66,16 +61,8 @@ def initial(
 ) -> Pipeline:
     """Return the checkpoint as a pipeline with random maps and head.
 
-    The starting `mean` is that of the first texts' embeddings.
-
-    Args:
-        checkpoint: Checkpoint that training starts from.
-        texts: Texts of the training.
-        dim: m'; None for maps of the encoder's whole width, which change nothing at first.
-        classes: K.
-        rng: Generator of the random maps.
-        pooling: Pooling of the encoder.
-        max_length: Tokens of a text, at most.
+    The starting `mean` is that of the first texts' embeddings. Arguments are those of `train_on_text`. Without dim,
+    maps have the encoder's whole width, and change nothing at first.
 
     Raises:
         ValueError: `checkpoint.load` raises it, or dim is above the encoder's width.

@@ -23,9 +23,8 @@ from server.training.paraphrase import finetune_paraphraser
 from server.training.pretrain import masked_accuracy, pretrain
 from sottovoce.adversary.estimators.masked_tokens import MaskAttack
 from sottovoce.cli import main as cli
-from tests.server.test_masked_lm import tiny_masked_lm
 from tests.support.tiny_generators import tiny_generator
-from tests.support.tiny_models import WORDS, reviews, tiny_bert
+from tests.support.tiny_models import WORDS, reviews, tiny_bert, tiny_masked_lm
 
 TEXTS, LABELS = reviews(12, 1)
 LIKELY = np.where(np.arange(2) == LABELS[:, None], 0.8, 0.2)

@@ -50,15 +50,6 @@ def randomized(y: np.ndarray, epsilon: float, classes: int) -> tuple[np.ndarray,
     return labels, np.exp(np.stack(columns, axis=1))
 
 
-def test_maps_project_to_unit_rows_and_a_zero_vector_to_the_first_axis() -> None:
-    maps = random_maps()
-    h = np.vstack([maps.mean, np.random.default_rng(1).standard_normal((5, WIDTH))]).astype(np.float32)
-    z = maps.project(h)
-    assert z.dtype == np.float64 and z.shape == (6, 4)
-    assert z[0].tolist() == [1, 0, 0, 0]
-    np.testing.assert_allclose(np.linalg.norm(z, axis=1), 1.0, atol=1e-15)
-
-
 def test_folded_maps_predict_what_the_maps_do() -> None:
     maps = random_maps()
     z = maps.project(np.random.default_rng(1).standard_normal((50, WIDTH)))

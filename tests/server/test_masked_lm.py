@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM, BertTokenizerFast
+from transformers import AutoModelForMaskedLM, BertTokenizerFast
 
 from client.models import masked_lm
 from client.models.masked_lm import MaskedLM
@@ -22,21 +22,10 @@ from server.masked_lm import ALIGNED, export_masked_lm
 from server.training.pretrain import masked_accuracy, pretrain
 from simulations.artifacts.language_models import masked_lm_folder, sanitized
 from simulations.errors import UserError
-from tests.support.tiny_models import WORDS, reviews, tiny_bert
+from tests.support.tiny_models import WORDS, reviews, tiny_bert, tiny_masked_lm
 from tests.support.words import streams
 
 PUBLIC = reviews(60, seed=1)[0]
-
-
-def tiny_masked_lm(folder):
-    """`tiny_bert` with a prediction head, and weights large enough that logits differ."""
-    tiny_bert(folder)
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        model = BertForMaskedLM(BertConfig.from_pretrained(folder, initializer_range=0.2))
-    model.save_pretrained(folder)
-    BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

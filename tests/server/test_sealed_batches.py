@@ -10,27 +10,13 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import SUITE, batch_identity, generate_keys, hpke_info, row_bytes, seal
-from mechanisms.quantizer import SPHERE
 from server.sealed_batches import Taken, open_batch
-from tests.support.clients import CLASSES, DIM, request
+from tests.support.clients import honest, request
 from tests.system.test_fuzz import text_request
 
 PRIVATE, PUBLIC = generate_keys()
-
-
-def honest(wanted: Request, n: int = 6, seed: int = 1) -> Reply:
-    """Releases that the server's validation takes, of users 100, 101, ..."""
-    rng = np.random.default_rng(seed)
-    values = {
-        "embedding": lambda: SPHERE.encode((v := rng.normal(size=(n, DIM))) / np.linalg.norm(v, axis=1, keepdims=True)),
-        "label": lambda: rng.integers(CLASSES, size=n).astype(np.int16),
-        "text": lambda: rng.integers(-1, 9, size=(n, 6)).astype(np.int32),
-    }
-    releases = tuple(wanted.release(question, values[question.channel]()) for question in wanted.questions)
-    return Reply(np.arange(100, 100 + n), np.zeros(n, np.int64), releases)
 
 
 def rows_of(wanted: Request, n: int = 6, seed: int = 1) -> np.ndarray:

@@ -15,13 +15,12 @@ from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.messages.wire import reply_to_record
 from mechanisms.quantizer import SPHERE
-from mechanisms.streams import SimulationStreams
 from server import query as app
 from server.query import ask
 from server.validation import validate
-from tests.support.requests import made
+from tests.support.clients import CLASSES, DIM, honest, request
 
-N, DIM, CLASSES = 6, 4, 3
+N = 6
 ENROLLED = range(N)
 MECHANISMS = [
     {"mechanism": "purkayastha", "epsilon": 10.0},
@@ -33,37 +32,12 @@ MECHANISMS = [
 
 
 def request_of(embedding: dict | None = None, **changes) -> Request:
-    values = {
-        "arm": "a",
-        "stage": "train",
-        "split": "train",
-        "encoder": "ab" * 32,
-        "mean": np.zeros(8, np.float32),
-        "m1": np.eye(8, DIM, dtype=np.float32),
-        "embedding": embedding or MECHANISMS[0],
-        "label": {"mechanism": "randomized-response", "epsilon": 1.0},
-        "classes": CLASSES,
-        "minimum_users": 0,
-    }
-    return made(**(values | changes))
+    return request(embedding=embedding or MECHANISMS[0], minimum_users=0, **changes)
 
 
-def reply_to(request: Request, users=range(N)) -> Reply:
-    """What an honest client sends."""
-    users = np.array(users, np.int64)
-    records = np.zeros(len(users), np.int64)
-    streams = SimulationStreams(1)
-    x = np.random.default_rng(2).standard_normal((len(users), DIM))
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    releases = []
-    for question in request.questions:
-        channel, mechanism = question.channel, question.mechanism
-        truth = x if channel == "embedding" else users % CLASSES
-        drawn = mechanism.sample(truth, rng=streams.rows(users, records, stage="train", channel=channel))
-        name, dtype, _ = question.payload_form
-        payload = mechanism.grid.encode(drawn) if mechanism.grid else drawn.astype(dtype)
-        releases.append(Release({name: payload}, channel, request.stage, mechanism.guarantee, request.digest(channel)))
-    return Reply(users, records, tuple(releases))
+def reply_to(request: Request, n: int = N) -> Reply:
+    """What an honest client sends, of users 0, 1, ..."""
+    return honest(request, n, first=0)
 
 
 def changed(reply: Reply, channel: str, **changes) -> Reply:
@@ -81,9 +55,9 @@ def with_row(reply: Reply, channel: str, row: int, value) -> Reply:
 
 @pytest.mark.parametrize("embedding", MECHANISMS, ids=lambda m: "-".join(map(str, m.values())))
 def test_what_an_honest_client_sends_passes(embedding) -> None:
-    request = request_of(embedding)
-    reply = reply_to(request)
-    valid, dropped = validate(reply, request, enrolled=ENROLLED)
+    wanted = request_of(embedding)
+    reply = reply_to(wanted)
+    valid, dropped = validate(reply, wanted, enrolled=ENROLLED)
     assert valid is reply and not dropped
 
 
@@ -105,8 +79,8 @@ ANOTHER = Guarantee(epsilon=1.0, metric="angular", diameter=np.pi, protects="seq
     ],
 )
 def test_a_fault_of_the_message_drops_all_its_rows(channel, change, reason) -> None:
-    request = request_of()
-    valid, dropped = validate(changed(reply_to(request), channel, **change), request, enrolled=ENROLLED)
+    wanted = request_of()
+    valid, dropped = validate(changed(reply_to(wanted), channel, **change), wanted, enrolled=ENROLLED)
     assert len(valid) == 0 and dropped == {reason: N}
 
 
@@ -121,13 +95,13 @@ def test_a_fault_of_the_message_drops_all_its_rows(channel, change, reason) -> N
     ],
 )
 def test_a_fault_of_a_row_drops_that_row_from_every_channel(channel, value, reason) -> None:
-    request = request_of()
-    reply = reply_to(request)
-    valid, dropped = validate(with_row(reply, channel, 2, value), request, enrolled=ENROLLED)
+    wanted = request_of()
+    reply = reply_to(wanted)
+    valid, dropped = validate(with_row(reply, channel, 2, value), wanted, enrolled=ENROLLED)
     assert dropped == {reason: 1}
     assert valid.users.tolist() == [0, 1, 3, 4, 5]
     twice = with_row(with_row(reply, channel, 2, value), "label", 2, 9)
-    assert validate(twice, request, enrolled=ENROLLED)[1].total() == 1
+    assert validate(twice, wanted, enrolled=ENROLLED)[1].total() == 1
     for before, after in zip(reply.releases, valid.releases, strict=True):
         ((name, array),) = before.payload.items()
         np.testing.assert_array_equal(after.payload[name], np.delete(array, 2, axis=0))
@@ -135,38 +109,38 @@ def test_a_fault_of_a_row_drops_that_row_from_every_channel(channel, value, reas
 
 @pytest.mark.parametrize("dim", [2, 512])
 def test_rounding_to_the_grid_alone_never_drops_a_row(dim) -> None:
-    request = request_of(mean=np.zeros(512, np.float32), m1=np.eye(512, dim, dtype=np.float32), label=None)
+    wanted = request_of(mean=np.zeros(512, np.float32), m1=np.eye(512, dim, dtype=np.float32), label=None)
     x = np.random.default_rng(3).standard_normal((2000, dim))
     x[:dim] = 1.0  # as far off as rounding goes, nearly
     codes = SPHERE.encode(x / np.linalg.norm(x, axis=1, keepdims=True))
-    guarantee = request.named("embedding").mechanism.guarantee
-    release = Release({"z": codes}, "embedding", "train", guarantee, request.digest("embedding"))
+    guarantee = wanted.named("embedding").mechanism.guarantee
+    release = Release({"z": codes}, "embedding", "train", guarantee, wanted.digest("embedding"))
     ids = np.arange(2000)
-    _, dropped = validate(Reply(ids, ids, (release,)), request, enrolled=range(2000))
+    _, dropped = validate(Reply(ids, ids, (release,)), wanted, enrolled=range(2000))
     assert not dropped
 
 
 def test_channels_and_users_that_were_not_asked_for_are_dropped() -> None:
-    request = request_of(part=(1, 2))
-    valid, dropped = validate(reply_to(request), request, enrolled=ENROLLED)
+    wanted = request_of(part=(1, 2))
+    valid, dropped = validate(reply_to(wanted), wanted, enrolled=ENROLLED)
     assert valid.users.tolist() == [1, 3, 5] and dropped == {"user of another part": 3}
-    reply = reply_to(request, users=[1, 3])
-    less = Reply(reply.users, reply.records, reply.releases[:1])
-    assert validate(less, request, enrolled=ENROLLED)[1] == {"channels": 2}
-    negative = Reply(reply.users - 2, reply.records, reply.releases)
-    assert validate(negative, request, enrolled=ENROLLED)[1] == {"user or record below 0": 1}
+    reply = replace(reply_to(wanted, 2), users=np.array([1, 3]))
+    less = replace(reply, releases=reply.releases[:1])
+    assert validate(less, wanted, enrolled=ENROLLED)[1] == {"channels": 2}
+    for negative in (replace(reply, users=reply.users - 2), replace(reply, records=np.array([-1, 0]))):
+        assert validate(negative, wanted, enrolled=ENROLLED)[1] == {"user or record below 0": 1}
 
 
 @pytest.mark.parametrize(("enrolled", "known"), [(range(3, 5), [3]), (range(3, 6), [3, 5]), (range(2**62), [0, 3, 5])])
 def test_releases_of_users_whom_nobody_enrolled_are_dropped(enrolled, known) -> None:
-    request = request_of()
-    reply = reply_to(request, users=[0, 3, 5, 2**62])
-    valid, dropped = validate(reply, request, enrolled=enrolled)
+    wanted = request_of()
+    reply = replace(reply_to(wanted, 4), users=np.array([0, 3, 5, 2**62]))
+    valid, dropped = validate(reply, wanted, enrolled=enrolled)
     assert valid.users.tolist() == known and dropped == {"unknown user": 4 - len(known)}
 
 
 def test_an_empty_reply_is_no_fault_and_nonsense_never_raises() -> None:
-    valid, dropped = validate(reply_to(request_of(), users=[]), request_of(), enrolled=ENROLLED)
+    valid, dropped = validate(reply_to(request_of(), 0), request_of(), enrolled=ENROLLED)
     assert len(valid) == 0 and not dropped
     for reply in (None, SimpleNamespace(users=None, records=None, releases=[1])):
         valid, dropped = validate(reply, request_of(), enrolled=ENROLLED)
@@ -195,19 +169,19 @@ def answer(content=None, error=None):
 def test_every_node_is_asked_and_gives_one_answer_whatever_it_sends(monkeypatch) -> None:
     # a Flower message can only be made inside a run
     monkeypatch.setattr(app, "Message", lambda **fields: SimpleNamespace(**fields))
-    request = request_of()
+    wanted = request_of()
     grid = Grid(
         [
-            answer(reply_to_record(reply_to(request))),
+            answer(reply_to_record(reply_to(wanted))),
             answer(error=Error(106, "KeyError: 'HIV'")),
             answer(RecordDict({})),
             answer(object()),
             None,
         ]
     )
-    answers = list(ask(grid, request, timeout=1.0))
+    answers = list(ask(grid, wanted, timeout=1.0))
     assert [a.error for a in answers] == [None, "code 106", "unreadable reply", "unreadable reply", "no answer"]
     assert len(answers[0].reply) == N
     assert [m.dst_node_id for m in grid.sent] == [1, 2, 3, 4, 5]
     assert {m.message_type for m in grid.sent} == {"query.release"}
-    assert validate(answers[0].reply, request, enrolled=ENROLLED)[1] == {}
+    assert validate(answers[0].reply, wanted, enrolled=ENROLLED)[1] == {}

@@ -14,8 +14,11 @@ from flwr.app import Context, Message, Metadata, RecordDict
 from client.node import write_node
 from client.policy import Policy
 from client.shard import write_shard
+from mechanisms.messages.questions import EmbeddingQuestion, TextQuestion
+from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.messages.wire import request_to_record
+from mechanisms.streams import SeededUniforms
 from tests.support.requests import made
 
 ENCODER = "ab" * 32
@@ -65,6 +68,23 @@ def with_prior(**changes: Any) -> Request:
     prior = (rng.normal(size=(DIM, CLASSES)).astype(np.float32), np.zeros(CLASSES, dtype=np.float32))
     label = {"mechanism": "randomized-response-prior", "epsilon": 1.0}
     return request(prior=prior, label=label, **changes)
+
+
+def honest(wanted: Request, n: int = 6, seed: int = 1, first: int = 100) -> Reply:
+    """Releases that the server's validation takes, of the users first, first + 1, ..."""
+    rng = np.random.default_rng(seed)
+    x, uniforms = rng.normal(size=(n, 512)), SeededUniforms(seed)
+    releases = []
+    for question in wanted.questions:
+        if isinstance(question, TextQuestion):
+            payload = rng.integers(-1, 9, size=(n, 6)).astype(np.int32)
+        elif isinstance(question, EmbeddingQuestion):
+            rows = x[:, : question.payload_form[2][0]]
+            payload = question.sampled(rows / np.linalg.norm(rows, axis=1, keepdims=True), uniforms)
+        else:
+            payload = question.sampled(rng.integers(CLASSES, size=n), uniforms).astype(question.payload_form[1])
+        releases.append(wanted.release(question, payload))
+    return Reply(np.arange(first, first + n), np.zeros(n, np.int64), tuple(releases))
 
 
 def make_node(

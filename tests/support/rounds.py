@@ -24,8 +24,7 @@ from mechanisms.messages.wire import (
 from simulations.shuffler.enrolment import Enrolled
 from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.store import Store
-from tests.server.test_sealed_batches import honest
-from tests.support.clients import request
+from tests.support.clients import honest, request
 
 PRIVATE, PUBLIC = generate_keys()
 #: Keys of the shuffler.

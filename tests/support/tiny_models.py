@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertModel, BertTokenizerFast
+from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizerFast
 
 WORDS = ["good", "bad", "fine", "awful", "film", "book", "the", "a", "was", "and", "not", "very", "plot", "##s", "."]
 
@@ -34,6 +34,17 @@ def tiny_bert(
         torch.manual_seed(0)
         model = BertModel(config)
     model.save_pretrained(folder)
+    return folder
+
+
+def tiny_masked_lm(folder: Path) -> Path:
+    """`tiny_bert` with a prediction head, and weights large enough that logits differ."""
+    tiny_bert(folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model = BertForMaskedLM(BertConfig.from_pretrained(folder, initializer_range=0.2))
+    model.save_pretrained(folder)
+    BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
     return folder
 
 

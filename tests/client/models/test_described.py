@@ -22,9 +22,8 @@ from mechanisms.vocabulary import Vocabulary
 from server.export import export_encoder
 from server.generation import export_generator
 from server.masked_lm import export_masked_lm
-from tests.server.test_masked_lm import tiny_masked_lm
 from tests.support.tiny_generators import tiny_generator
-from tests.support.tiny_models import reviews, tiny_bert
+from tests.support.tiny_models import reviews, tiny_bert, tiny_masked_lm
 
 TEXTS = ["the film was good", "a bad book", "the book was a film and the film was bad"]
 #: What reads a folder, and the file that says what is in it.

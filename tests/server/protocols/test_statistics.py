@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,15 @@ from scipy import stats
 from scipy.special import softmax
 
 from mechanisms.identity import Identity
+from mechanisms.mechanism import Mechanism
 from mechanisms.messages.release import Release
 from mechanisms.messages.request import Request
 from mechanisms.privunit import MAX_DIM, PrivUnit
 from mechanisms.projection import statistic_vectors
 from mechanisms.streams import SimulationStreams
+from server.checkpoint_files import read_layout
 from server.export import export_encoder
 from server.protocols import statistics as way
-from server.protocols.drive import Driver
 from server.protocols.protocol import Channels
 from server.training.principal import pca_maps
 from server.training.statistic_head import (
@@ -33,6 +34,8 @@ from server.training.statistic_head import (
     vector_mean,
     wide_features,
 )
+from simulations.artifacts.model_folder import classify, read_about
+from simulations.artifacts.public import CachedEncoder
 from simulations.artifacts.ways import channels_of, protocol_of
 from simulations.errors import UserError
 from simulations.experiment.ladder import of_experiment
@@ -55,6 +58,8 @@ from tests.support.studies import (
     run_arms,
     trained,
 )
+from tests.support.tiny_checkpoints import as_sentence_encoder
+from tests.support.tiny_models import tiny_bert
 
 __all__ = ["folder"]  # a fixture
 
@@ -68,6 +73,11 @@ POLICY = {"vector": 6.0, "embedding": 32.0, "accept-unprotected": []}
 
 def study(*arms: dict[str, Any], **sections: dict[str, Any]) -> Any:
     return experiment(*arms, **{"training": WAY, "data": UNLABELLED, "policy": POLICY} | sections)
+
+
+def channels(classes: int, mechanism: Callable[[int], Mechanism], **more: Any) -> Channels:
+    label = Identity("label", classes)
+    return Channels(arm="a", classes=classes, label=label, statistic=mechanism, asking=False, **more)
 
 
 def named(ready: Prepared, order: Sequence[int] = range(CLASSES)) -> Prepared:
@@ -321,18 +331,9 @@ def test_the_clip_is_the_length_of_a_mean_of_public_texts(names: bool) -> None:
 def test_users_of_many_records_and_classes_have_a_clip() -> None:
     """All the features that public text supports would make a vector that is too large for PrivUnit."""
     many = 77
-    channels = Channels(
-        arm="a",
-        classes=many,
-        label=Identity("label", many),
-        statistic=lambda size: PrivUnit(size, 6.0),
-        users=100,
-        teaching=True,
-        asking=False,
-        one_record=False,
-    )
+    arm = channels(many, lambda size: PrivUnit(size, 6.0), users=100)
     embeddings = np.random.default_rng(5).normal(size=(1_600, 200)).astype(np.float32)
-    group = way.Group(embeddings, None, channels, simplex_codes(many), 5)
+    group = way.Group(embeddings, None, arm, simplex_codes(many), 5)
     assert (many - 1) * (wide_features(embeddings) + 1) > MAX_DIM >= (many - 1) * (group.frame.dim + 1)
     assert group.clip < 1
 
@@ -343,18 +344,9 @@ def test_a_second_head_needs_features_that_hold_the_classes_apart(
 ) -> None:
     """Of six classes fewer than five features do not. The first head is that of the class names."""
     rng, classes, made = np.random.default_rng(6), 6, []
-    channels = Channels(
-        arm="a",
-        classes=classes,
-        label=Identity("label", classes),
-        statistic=lambda size: Identity("statistic", size),
-        users=50,
-        features=features,
-        asking=False,
-        one_record=True,
-    )
+    arm = channels(classes, lambda size: Identity("statistic", size), users=50, features=features, one_record=True)
     believed = way.Belief(rng.dirichlet(np.ones(classes), size=400), by_names=True)
-    group = way.Group(rng.normal(size=(400, 32)).astype(np.float32), believed, channels, simplex_codes(classes), 1)
+    group = way.Group(rng.normal(size=(400, 32)).astype(np.float32), believed, arm, simplex_codes(classes), 1)
     vectors = rng.normal(size=(50, (classes - 1) * (features + 1)))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     mechanism = Identity("statistic", vectors.shape[1])
@@ -367,18 +359,11 @@ def test_a_second_head_needs_features_that_hold_the_classes_apart(
 
 def test_a_forecast_is_of_the_number_of_features_that_the_arm_states() -> None:
     """Against the share of the best number: two features cannot teach half, however many users there are."""
-    channels = Channels(
-        arm="a",
-        classes=4,
-        label=Identity("label", 4),
-        statistic=lambda size: PrivUnit(size, 4.0),
-        users=2_000,
-        asking=False,
-    )
+    arm = channels(4, lambda size: PrivUnit(size, 4.0), users=2_000)
     embeddings = np.random.default_rng(5).normal(size=(1_600, 64)).astype(np.float32)
-    group = way.Group(embeddings, None, replace(channels, teaching=True), simplex_codes(4), 1)
+    group = way.Group(embeddings, None, arm, simplex_codes(4), 1)
     share, half = group.expected()
-    few, never = replace(group, channels=replace(channels, teaching=True, features=2)).expected()
+    few, never = replace(group, channels=replace(arm, features=2)).expected()
     assert few < share and half is not None and never is None
 
 
@@ -400,15 +385,15 @@ def test_a_mean_of_many_records_is_clipped_and_scaled_back(
     assert ran(made, folder)["a"].line["delivered"] == 15
     ((mean, noise),) = seen
     ready = prepared(made)
-    channels = channels_of(made.setups[0], ready.public)
-    clip = way.Group(ready.public.embeddings, None, channels, CODES, 4).clip
-    mechanism = channels.statistic(len(mean))
+    arm = channels_of(made.setups[0], ready.public)
+    clip = way.Group(ready.public.embeddings, None, arm, CODES, 4).clip
+    mechanism = arm.statistic(len(mean))
     payloads = [np.frombuffer(row.payload, np.int16) for row in ledger_rows(folder, "a")]
     vectors = mechanism.grid.decode(np.stack(payloads))
     assert 0.5 <= clip < 0.8
     if curator:
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        assert (lengths > clip).any() and noise == pytest.approx((clip * channels.curator.sigma / 15) ** 2)
+        assert (lengths > clip).any() and noise == pytest.approx((clip * arm.curator.sigma / 15) ** 2)
         kept = (vectors * np.minimum(1, clip / lengths)).mean(axis=0)
         np.testing.assert_allclose(mean, kept, atol=6 * noise**0.5)
     else:
@@ -515,69 +500,17 @@ def test_what_contradicts_itself_is_refused_in_one_line(
     assert words in line and "\n" not in line
 
 
-class Tiny:
-    """An encoder whose users are those of a study: what is published is put in their folders."""
-
-    def __init__(self, users: FlowerUsers) -> None:
-        self.users = users
-        self.stages: list[tuple[str, tuple[int, int]]] = []
-        self.published: list[tuple[str, tuple[str, ...]]] = []
-
-    def collect(self, request: Request) -> Any:
-        self.stages.append((request.stage, request.part))
-        return self.users.collect(request)
-
-    def publish(self, encoder: Path, splits: Any) -> Any:
-        self.published.append((encoder.name, tuple(splits)))
-        return self.users.publish(encoder, splits)
-
-
 @pytest.mark.slow
-def test_groups_of_users_answer_under_encoders_trained_on_what_those_before_taught(
+def test_groups_answer_under_encoders_that_earlier_groups_trained(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Two rounds with a tiny BERT: users disjoint, each charged once, the last encoder for those who ask."""
-    from simulations.artifacts.public import CachedEncoder
-    from tests.support.tiny_models import tiny_bert
-
-    made = study({"name": "a", "vector": PRIVUNIT}, training=WAY | {"rounds": 2, "self-training": True})
-    ready = prepared(made)
-    checkpoint = tiny_bert(tmp_path_factory.mktemp("checkpoint"))
-    first = tmp_path_factory.mktemp("first")
-    export_encoder(checkpoint, first, pooling="mean", max_length=16)
-    encoder = CachedEncoder(first)
-    public = replace(ready.public, encoder=encoder, embeddings=encoder.embed(ready.public.texts), checkpoint=checkpoint)
-    ready = ready._replace(public=public)
-    nodes = make_nodes(made, folder)
-    users = Tiny(FlowerUsers(LocalGrid(nodes), made.population, seed=made.seed, tests=TEST, nodes=folder))
-    users.publish(first, ("train",))
-    users.published.clear()
-    driver = Driver(users)
-    place = tmp_path_factory.mktemp("model")
-    model = driver.train(way.statistics(public, channels_of(made.setups[0], public), _training(made), folder=place))
-    assert users.stages == [("train-1", (0, 2)), ("train-2", (1, 2))]
-    assert users.published == [("client", ("train",)), ("client", ("test",))]
-    assert driver.teaching.stages == {"train-1": USERS // 2, "train-2": USERS // 2}
-    rows = ledger_rows(folder, "a")
-    assert len({row.user for row in rows}) == len(rows) == USERS
-    assert model.encoder.folder == place / "client" and model.encoder.identity != encoder.identity
-    assert model.classify(ready.held.test.texts).shape == (TEST,)
-
-
-@pytest.mark.slow
-def test_a_student_is_the_encoder_of_users_who_ask(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Training users answer under the first encoder. The student, half as wide, is published, named, saved and run."""
-    from server.checkpoint_files import read_layout
-    from simulations.artifacts.model_folder import classify, read_about
-    from simulations.artifacts.public import CachedEncoder
-    from tests.support.tiny_checkpoints import as_sentence_encoder
-    from tests.support.tiny_models import tiny_bert
-
+    """Two rounds: users disjoint, each charged once. The student, half as wide as the first encoder, is published to
+    the second group and to users who ask, named, saved and run."""
     teacher = tiny_bert(tmp_path_factory.mktemp("teacher"))
     student = as_sentence_encoder(tiny_bert(tmp_path_factory.mktemp("student"), width=16), "cls", normalize=True)
     made = study(
         {"name": "a", "vector": PRIVUNIT, "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 2}},
-        training=WAY | {"self-training": True, "student": str(student), "student-epochs": 1},
+        training=WAY | {"rounds": 2, "self-training": True, "student": str(student), "student-epochs": 1},
         encoder={"model": str(teacher), "max-length": 16},
     )
     training = trained(made)
@@ -589,18 +522,16 @@ def test_a_student_is_the_encoder_of_users_who_ask(folder: Path, tmp_path_factor
     public = replace(ready.public, encoder=encoder, embeddings=encoder.embed(ready.public.texts), checkpoint=teacher)
     ready, grid, models = ready._replace(public=public), LocalGrid(make_nodes(made, folder)), folder.parent / "models"
     FlowerUsers(grid, made.population, seed=made.seed, tests=TEST, nodes=folder).publish(first, ("train",))
-    made_of = run_arms(made, grid, ready=ready, models=models, nodes=folder)["a"]
-    model, line = made_of.model, made_of.line
-    assert (line["delivered"], line["errors"]) == (USERS, {}) and line["accuracy"] is not None
-    assert (model.asked.m1.shape[0], model.maps.m1.shape[0]) == (32, 16)
+    done = run_arms(made, grid, ready=ready, models=models, nodes=folder)["a"]
+    assert (done.line["delivered"], done.line["errors"]) == (USERS, {}) and done.line["accuracy"] is not None
+    users = {stage: {row.user for row in ledger_rows(folder, "a") if row.stage == stage} for stage in TWO_STAGES}
+    assert [len(group) for group in users.values()] == [USERS // 2] * 2 and len(set().union(*users.values())) == USERS
+    model = done.model
+    assert model.maps.m1.shape[0] == 16
     assert model.encoder.folder == models / "a" / "client" and model.encoder.identity != encoder.identity
     assert model.question().projection.encoder == model.encoder.identity == read_about(models / "a")[1]
     texts = ready.held.test.texts
     np.testing.assert_array_equal(classify(models / "a", ready.public, texts), model.classify(texts))
-
-
-def _training(made: Any) -> Any:
-    return replace(trained(made), max_length=16, export={"pooling": "mean", "max_length": 16})
 
 
 def test_a_mechanism_is_planned_for_a_central_epsilon(folder: Path) -> None:
@@ -635,6 +566,7 @@ def test_a_trusted_curator_is_a_reference_with_noise_on_the_sum(folder: Path) ->
 
 STATISTICS = {"training": {"protocol": "statistics"}, "data": {"public": {"labels": False}}}
 ALARM = 1e-6
+TWO_STAGES = ("train-1", "train-2")
 
 
 def answering(*arms: dict[str, Any], **sections: dict[str, Any]) -> Any:

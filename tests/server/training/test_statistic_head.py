@@ -304,19 +304,6 @@ def frames(embeddings):
     return [x / np.linalg.norm(x, axis=1, keepdims=True) for x in unit]
 
 
-@pytest.mark.parametrize("noise", [1e3, 1e-3])
-def test_noisy_users_leave_the_names_as_they_are(noise):
-    embeddings, labels, names = named_world(800)
-    likely, (few, many), codes = name_probabilities(names, embeddings), frames(embeddings), simplex_codes(CLASSES)
-    alone_w, alone_b = linear_head(many, codes, labels=of_names(many, likely, codes))
-    alone = (many @ alone_w + alone_b).argmax(axis=1)
-    kept = 0
-    for seed in range(20):
-        weight, bias = head_with_names(many, likely, codes, users(few, labels, noise, seed=seed))
-        kept += ((many @ weight + bias).argmax(axis=1) == alone).mean() > 0.97
-    assert kept >= 18
-
-
 def test_users_who_contradict_the_names_are_believed():
     embeddings, labels, names = named_world(800)
     likely = name_probabilities(names[[1, 2, 3, 0]], embeddings)  # each name is that of another class

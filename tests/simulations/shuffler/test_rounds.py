@@ -24,7 +24,7 @@ from simulations.shuffler.core import TOO_MANY
 from simulations.shuffler.enrolment import Enrolled
 from simulations.shuffler.rounds import Rounds, read_request
 from simulations.shuffler.store import CLOSED, DISCARDED, Store
-from tests.server.test_sealed_batches import honest
+from tests.support.clients import honest
 from tests.support.fuzz import HUGE, ROOM, Fuzzer, extra
 from tests.support.rounds import (
     ENROLLED,

@@ -33,7 +33,7 @@ from sottovoce.deployment import certificates
 from sottovoce.deployment.processes import free_port
 from sottovoce.deployment.shuffler import Options, run
 from sottovoce.deployment.shuffler_service import STORE, TRAINING_SERVER, application, serving
-from tests.server.test_sealed_batches import honest
+from tests.support.clients import honest
 from tests.support.rounds import ENROLLED, ONE, OPENS, PRIVATE, TWO, Nodes, answer, device, wanted
 
 
