@@ -28,11 +28,7 @@ ALIGNED = "sottovoce_aligned"
 
 
 def load(checkpoint: str | Path) -> tuple[Any, Any]:
-    """Return (model, tokenizer) of a masked language model.
-
-    Raises:
-        ValueError: `read` raises it, or the checkpoint has no prediction head.
-    """
+    """Return (model, tokenizer) of a masked language model. Raises ValueError as `read`, or for want of a head."""
     model, tokenizer, complete = read(checkpoint)
     if not complete:
         raise ValueError(

@@ -7,23 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.channels import LABEL, TEXT
 from mechanisms.identity import Identity
-from mechanisms.messages.batch import Batch
+from mechanisms.mechanism import Mechanism
 from mechanisms.messages.questions import LabelQuestion, TextQuestion
 from mechanisms.pieces import Text
 from server.protocols.declaration import Alone, Option, TrainingProtocol
 from server.protocols.models import TextModel
 from server.protocols.protocol import Channels, Conversation, Public, Training
 from server.training.head import log_transition
-
-if TYPE_CHECKING:
-    from server.model import Pipeline
 
 TRAIN_ENCODER = Option(
     "train_encoder",
@@ -41,7 +38,10 @@ BOTTLENECK = Option(
 
 
 def sanitized_text(public: Public, channels: Channels, training: Training, *, folder: Path) -> Conversation:
-    """Train on the releases of one stage of all users.
+    """Train on labelled public text and on the releases of one stage of all users.
+
+    Labelled public text is sanitized like users' text before it joins their releases. A model that reads sanitized
+    texts learns nothing from clean texts that it could not learn from these.
 
     Args:
         public: Public data.
@@ -50,72 +50,31 @@ def sanitized_text(public: Public, channels: Channels, training: Training, *, fo
         folder: Unused; nothing is written into it.
     """
     del folder
-    assert public.rewriter is not None
-    dim, batch = BOTTLENECK.of(training.options), None
-    checkpoint = _start_of(public, channels, training, dim=dim)
+    rewriter, mechanism, dim = public.rewriter, channels.text_of("train"), BOTTLENECK.of(training.options)
+    assert rewriter is not None
+    labelled = public.labels is not None and len(public.texts) > 0
+    if not labelled and not channels.teaching:
+        return None
+    from server.training.end_to_end import check, head_on_text, train_on_text
+
+    checkpoint = rewriter.checkpoint(mechanism, public.texts)
+    check(
+        checkpoint, dim=dim, max_length=training.max_length
+    )  # before users spend budget on a training that cannot run
+    batch = None
     if channels.teaching:
-        batch = yield channels.texts(public.rewriter, stage="train", split="train", label=True)
-    pipeline = _trained_on(batch, public, channels, training, checkpoint=checkpoint, dim=dim)
-    return None if pipeline is None else TextModel(channels, public.rewriter, pipeline)
-
-
-def _start_of(public: Public, channels: Channels, training: Training, *, dim: int | None) -> str | Path:
-    """Return the checkpoint that training starts from, after a check.
-
-    The check comes before any request: users would spend budget in vain on a training that cannot run.
-
-    Args:
-        public: Public data.
-        channels: Releases of the arm's users.
-        training: Settings of the training.
-        dim: As in `end_to_end.check`.
-
-    Returns:
-        A checkpoint; "" if there will be nothing to train on.
-    """
-    if not channels.teaching and (public.labels is None or not len(public.texts)):
-        return ""
-    from server.training.end_to_end import check
-
-    assert public.rewriter is not None
-    checkpoint = public.rewriter.checkpoint(channels.text_of("train"), public.texts)
-    check(checkpoint, dim=dim, max_length=training.max_length)
-    return checkpoint
-
-
-def _trained_on(
-    batch: Batch | None,
-    public: Public,
-    channels: Channels,
-    training: Training,
-    *,
-    checkpoint: str | Path,
-    dim: int | None,
-) -> Pipeline | None:
-    """Return a pipeline trained on labelled public text and released texts with labels.
-
-    Labelled public text is sanitized like users' text before it joins their releases. A model that reads sanitized
-    texts learns nothing from clean texts that it could not learn from these.
-
-    Args:
-        batch: Released texts and labels, if any.
-        public: Public data.
-        channels: Releases of the arm's users.
-        training: Settings of the training.
-        checkpoint: Result of `_start_of`.
-        dim: m'.
-
-    Returns:
-        A pipeline; None if there are neither labelled public texts nor releases.
-    """
-    from server.training.end_to_end import head_on_text, train_on_text
-
-    assert public.rewriter is not None
-    texts, labels, likelihood = _public(public, channels, training)
-    if batch is not None:
-        released = _released(batch, channels)
-        texts += released[0]
-        labels, likelihood = np.concatenate([labels, released[1]]), np.concatenate([likelihood, released[2]])
+        batch = yield channels.texts(rewriter, stage="train", split="train", label=True)
+    texts: list[Text] = []
+    labels, likelihood = np.zeros(0, np.int64), np.zeros((0, channels.classes))
+    if labelled:
+        texts += rewriter.sanitize(mechanism, public.texts, seed=training.seed, stage="public-text")
+        assert public.labels is not None
+        labels, likelihood = public.labels, np.eye(channels.classes)[public.labels]
+    if batch is not None and (text := batch.of(TextQuestion)) is not None:
+        y = batch.of(LabelQuestion).values.astype(np.int64)
+        texts += mechanism.texts(text.values)
+        labels = np.concatenate([labels, y])
+        likelihood = np.concatenate([likelihood, _likelihood(channels.label, y, channels.classes)])
     if not texts:
         return None
     common: dict[str, Any] = {
@@ -125,35 +84,17 @@ def _trained_on(
         "pooling": training.pooling,
         "max_length": training.max_length,
     }
-    if not TRAIN_ENCODER.of(training.options):
-        return head_on_text(checkpoint, texts, labels, **common)
-    common.update(training.descent, dim=dim, epochs=training.epochs, batch_size=training.batch_size)
-    return train_on_text(checkpoint, texts, labels, **common)
-
-
-Labelled = tuple[list[Text], NDArray[np.int64], NDArray[np.float64]]
-
-
-def _public(public: Public, channels: Channels, training: Training) -> Labelled:
-    """Return sanitized public texts, their labels and the likelihoods of these; nothing if they have no labels."""
-    if public.labels is None or not len(public.texts):
-        return [], np.zeros(0, np.int64), np.zeros((0, channels.classes))
-    assert public.rewriter is not None
-    lines = public.rewriter.sanitize(channels.text_of("train"), public.texts, seed=training.seed, stage="public-text")
-    return lines, public.labels, np.eye(channels.classes)[public.labels]
-
-
-def _released(batch: Batch, channels: Channels) -> Labelled:
-    """Return training users' texts and labels, and the likelihood of each label under each class."""
-    text, labels = batch.of(TextQuestion), batch.of(LabelQuestion)
-    if text is None or labels is None:
-        return [], np.zeros(0, np.int64), np.zeros((0, channels.classes))
-    y = labels.values.astype(np.int64)
-    if isinstance(channels.label, Identity):
-        likelihood = np.eye(channels.classes)[y]
+    if TRAIN_ENCODER.of(training.options):
+        common.update(training.descent, dim=dim, epochs=training.epochs, batch_size=training.batch_size)
+        pipeline = train_on_text(checkpoint, texts, labels, **common)
     else:
-        likelihood = np.exp(log_transition(channels.label, y, classes=channels.classes))
-    return channels.text_of("train").texts(text.values), y, likelihood
+        pipeline = head_on_text(checkpoint, texts, labels, **common)
+    return TextModel(channels, rewriter, pipeline)
+
+
+def _likelihood(label: Mechanism, y: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
+    """Return the likelihood of each released label under each class, (n, K)."""
+    return np.eye(classes)[y] if isinstance(label, Identity) else np.exp(log_transition(label, y, classes=classes))
 
 
 def _check(options: Mapping[str, Any]) -> None:

@@ -226,11 +226,8 @@ def train_paper(
         labels: Labels (n,); released ones if labels are sanitized too.
         mechanism: Mechanism of the noise.
         seed: Seed of all random choices.
-        acknowledged: True to confirm that the procedure is not private.
+        acknowledged: True to confirm that the procedure is not private; otherwise it raises ValueError.
         **settings: Further arguments of `train_on_text`.
-
-    Raises:
-        ValueError: `acknowledged` is not True, or `train_on_text` raises it.
 
     Source: Du et al. 2023, section 3.3.
     """
