@@ -132,6 +132,16 @@ def test_it_is_fine_tuned_saved_and_read_again(published: tuple[Path, Layout], t
     np.testing.assert_allclose(Encoder(tmp_path / "student").encode(TEXTS), pipeline.embed(TEXTS), atol=1e-5)
 
 
+def test_a_layout_in_lower_case_reads_capitals_so(tmp_path: Path) -> None:
+    folder = as_sentence_encoder(xlm_roberta(tmp_path), prefix="query: ")
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"do_lower_case": True}))
+    tokenizer = load(folder)[1]
+    assert tokenizer("GOOD film")["input_ids"] == tokenizer("good film")["input_ids"]
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean", "include_prompt": False}))
+    with pytest.raises(ValueError, match="leaves the prefix out"):
+        load(folder)
+
+
 def test_minilm_is_pooled_as_requests_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own files normalize, and its identity is that of the mean. Other weights under its name are refused."""
     assert read_layout("minilm") == SentenceLayout()
