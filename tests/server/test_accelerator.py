@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,62 +69,46 @@ def outputs(pipeline: Pipeline) -> Array:
     return np.hstack([embeddings, maps.logits(maps.project(embeddings))])
 
 
-def in_clear(made: Path, out: Path) -> Array:
-    return outputs(train_on_text(made / "bert", TEXTS, LABELS, classes=2, dim=None, epochs=1, batch_size=6, seed=1))
-
-
-def noisy(made: Path, out: Path) -> Array:
-    """With noise and the likelihoods of labels; embeddings are also read while the pipeline is away."""
-    seen: list[Array] = []
-    how: dict[str, Any] = {"mechanism": Purkayastha(epsilon=4.0, dim=4), "label_transition": LIKELY, "dim": 4}
-    how |= {"classes": 2, "epochs": 1, "batch_size": 6, "seed": 1, "acknowledged": True}
-    pipeline = train_paper(
-        made / "bert", TEXTS, LABELS, after_epoch=lambda _, pipeline: seen.append(pipeline.embed(TEXTS)), **how
+def everything(made: Path, out: Path) -> Iterator[Array]:
+    """What each training and each reading of a model gives."""
+    how: dict[str, Any] = {"classes": 2, "epochs": 1, "batch_size": 6, "seed": 1}
+    yield outputs(train_on_text(made / "bert", TEXTS, LABELS, dim=None, **how))
+    away: list[Array] = []
+    noisy = train_paper(
+        made / "bert",
+        TEXTS,
+        LABELS,
+        mechanism=Purkayastha(epsilon=4.0, dim=4),
+        label_transition=LIKELY,
+        dim=4,
+        acknowledged=True,
+        after_epoch=lambda _, pipeline: away.append(pipeline.embed(TEXTS)),
+        **how,
     )
-    return np.hstack([outputs(pipeline), *seen])
-
-
-def fine_tuned(made: Path, out: Path) -> Array:
-    tuned = finetune(made / "bert", TEXTS, LABELS, out, classes=2, epochs=1, batch_size=6, seed=1)
-    rng = np.random.default_rng(0)
-    return outputs(initial(tuned, TEXTS, dim=4, classes=2, rng=rng, pooling="mean", max_length=40))
-
-
-def pretrained(made: Path, out: Path) -> Array:
-    folder = pretrain(made / "masked", TEXTS, out, steps=3, batch_size=6, seed=1, max_length=40)
-    return MaskAttack(folder, VOCABULARY).guesses(SENT).astype(np.float64)
-
-
-def clipped(made: Path, out: Path) -> Array:
+    yield from [outputs(noisy), *away]
+    tuned = finetune(made / "bert", TEXTS, LABELS, out / "tuned", **how)
+    yield outputs(initial(tuned, TEXTS, dim=4, classes=2, rng=np.random.default_rng(0), pooling="mean", max_length=40))
+    masked = pretrain(made / "masked", TEXTS, out / "masked", steps=3, batch_size=6, seed=1, max_length=40)
+    yield MaskAttack(masked, VOCABULARY).guesses(SENT)
+    yield np.array(masked_accuracy(masked, TEXTS, paired=True, seed=1, max_length=40))
     model, tokenizer = masked_lm.load(made / "masked")
-    bounds = masked_lm.bounds_of(model, tokenizer, TEXTS, seed=1, max_length=40)
-    assert not any(weights.is_cuda for weights in model.parameters())
-    return np.array([*bounds, *masked_accuracy(made / "masked", TEXTS, paired=True, seed=1, max_length=40)])
-
-
-def paraphrased(made: Path, out: Path) -> Array:
-    folder = finetune_paraphraser(made / "causal", PAIRS, out, epochs=1, batch_size=4, seed=1)
-    model, tokenizer = generation.read_generator(folder)
-    about = generation.layout(model, tokenizer, generation.PARAPHRASE, None)
-    moments = np.array(list(generation._moments(model, tokenizer, about, TEXTS, 1)))
-    assert not any(weights.is_cuda for weights in model.parameters())
-    return moments / moments[:, :1]
-
-
-PIECES = (in_clear, noisy, fine_tuned, pretrained, clipped, paraphrased)
-Piece = Callable[[Path, Path], Array]
+    yield np.array(masked_lm.bounds_of(model, tokenizer, TEXTS, seed=1, max_length=40))
+    generator = finetune_paraphraser(made / "causal", PAIRS, out / "generator", epochs=1, batch_size=4, seed=1)
+    writer, tokenizer = generation.read_generator(generator)
+    about = generation.layout(writer, tokenizer, generation.PARAPHRASE, None)
+    moments = np.array(list(generation._moments(writer, tokenizer, about, TEXTS, 1)))
+    yield moments / moments[:, :1]
+    assert not any(weights.is_cuda for network in (model, writer) for weights in network.parameters())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here")
-@pytest.mark.parametrize("piece", PIECES, ids=lambda piece: piece.__name__)
-def test_a_gpu_gives_what_the_cpu_gives(
-    piece: Piece, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = {}
+def test_a_gpu_gives_what_the_cpu_gives(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
     for kind in ("cpu", "cuda"):
         monkeypatch.setenv(VARIABLE, kind)
-        results[kind] = piece(made, tmp_path / kind)
-    np.testing.assert_allclose(results["cuda"], results["cpu"], atol=TOLERANCE, rtol=TOLERANCE)
+        results.append(list(everything(made, tmp_path / kind)))
+    for cpu, gpu in zip(*results, strict=True):
+        np.testing.assert_allclose(gpu, cpu, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 class Moved:

@@ -28,7 +28,6 @@ from mechanisms.messages.wire import (
 from server.predict import MOST, Predictor
 from simulations.artifacts.model_folder import read_about
 from simulations.experiment import to_toml
-from sottovoce.deployment import predict as predict_service
 from sottovoce.deployment.predict import REFUSED, predictor, serving
 from tests.sottovoce.deployment.devices.test_bundle import a_run, study
 from tests.support.asking import CLASSES, World, make_world
@@ -208,7 +207,9 @@ def test_the_model_of_a_run_asks_for_one_embedding(run: Path) -> None:
         assert model.classes == ("negative", "positive")
 
 
-def test_a_model_that_devices_run_by_themselves_is_not_served(world: World, tmp_path: Path) -> None:
+def test_a_model_that_devices_run_by_themselves_is_not_served(world: World, run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is a reference"):
+        predictor(run, "clear")
     arm = {
         "name": "private",
         "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 4},
@@ -227,13 +228,3 @@ def test_a_model_that_does_not_say_what_it_is_is_one_line(tmp_path: Path) -> Non
             (tmp_path / "model.json").write_text(text)
         with pytest.raises(ValueError, match=r"^[^\n]*does not say what the model is; run the study again$"):
             read_about(tmp_path)
-
-
-def test_what_is_no_run_is_said_in_one_line(world: World, run: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no finished run"):
-        predictor(tmp_path)
-    with pytest.raises(ValueError, match="is a reference"):
-        predictor(run, "clear")
-    (tmp_path / "seal.key").write_text("xyz\n")
-    with pytest.raises(ValueError, match="is no key to seal or to sign with"):
-        predict_service.run(run, **world.pair, port=0, seal_keys=[tmp_path / "seal.key"])
