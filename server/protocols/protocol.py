@@ -30,8 +30,8 @@ from server.maps import Maps
 
 if TYPE_CHECKING:
     from server.protocols.models import Model
-    from server.protocols.public_maps import PublicMaps
     from server.training.descent import DPSGD
+    from server.training.public_maps import PublicMaps
 
 
 class Encoding(Protocol):

@@ -1,19 +1,27 @@
-"""Projection M1 learned from labelled public text under the mechanism's noise."""
+"""Maps and dimension that a server learns from public data alone, before any request.
+
+M1 is learned from labelled public text under the mechanism's noise, or holds its principal components.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from mechanisms.mechanism import Mechanism, parameters
 from server.maps import Maps
-from server.text_batches import warmed
-from server.training.noise import Noise
-from server.training.principal import checked
-from server.training.rescale import factored
+from server.training.head import train_head
+from server.training.noise import Noise, sanitize_public
+from server.training.principal import checked, pca_maps
+from server.training.rescale import factored, rescaled
 
+#: Share of the public rows that choose among candidates for m'.
+HELD_OUT = 0.25
+#: Draws for each held-out row: noise must not decide the choice.
+DRAWS = 10
 #: Shrinkage before whitening, in units of the mean eigenvalue: small ones are noisy. This value and DROPOUT gave
 #: the best mean accuracy of 9 pairs on held-out SST-2 *training* phrases (frozen MiniLM, 3,300 public phrases, two
 #: splits without contained phrases, m' = 2 at ε = 1, 4, 10 and m' = 16 at ε = 10).
@@ -22,6 +30,82 @@ SHRINKAGE = 30.0
 DROPOUT = 0.3
 BATCH = 4096
 RATE = 0.003
+
+
+class PublicMaps:
+    """Maps from public embeddings. Arms of the same mechanism share them, and each is computed once.
+
+    Args:
+        embeddings: Public embeddings (n, m).
+        labels: Labels (n,); None if they are not public.
+        classes: K.
+        learned: True if M1 is learned from labels, False for principal components.
+        seed: Seed of all random choices.
+    """
+
+    def __init__(
+        self,
+        embeddings: NDArray[np.float32],
+        labels: NDArray[np.int64] | None,
+        *,
+        classes: int,
+        learned: bool,
+        seed: int,
+    ) -> None:
+        self.embeddings = embeddings
+        self.labels = labels
+        self.classes = classes
+        self.learned = learned
+        self.seed = seed
+        self._maps: dict[Mechanism, Maps] = {}
+        self._accuracy: dict[Mechanism, float] = {}
+
+    def best(self, candidates: Sequence[Mechanism]) -> Mechanism:
+        """Return the candidate of highest sanitized accuracy on held-out public rows.
+
+        A single candidate needs no labels.
+        """
+        return candidates[0] if len(candidates) == 1 else max(candidates, key=self._held_out_accuracy)
+
+    def of(self, mechanism: Mechanism) -> Maps:
+        """Return maps for releases of the mechanism. Without public labels the head is 0."""
+        if mechanism not in self._maps:
+            self._maps[mechanism] = self._fit(mechanism)
+        return self._maps[mechanism]
+
+    def _fit(self, mechanism: Mechanism) -> Maps:
+        if self.learned:
+            assert self.labels is not None
+            return self._learn(self.embeddings, self.labels, mechanism)
+        maps = pca_maps(self.embeddings, dim=dim_of(mechanism), classes=self.classes)
+        if self.labels is None:
+            return maps
+        noisy = sanitize_public(mechanism, maps.project(self.embeddings), seed=self.seed, stage="public-head")
+        return train_head(maps, noisy, self.labels, seed=self.seed)
+
+    def _held_out_accuracy(self, mechanism: Mechanism) -> float:
+        """Return the sanitized accuracy on held-out public rows."""
+        if mechanism not in self._accuracy:
+            assert self.labels is not None
+            order = np.random.default_rng([self.seed, 1]).permutation(len(self.embeddings))
+            cut = int(len(order) * HELD_OUT)
+            validation, rest = order[:cut], order[cut:]
+            learned = self._learn(self.embeddings[rest], self.labels[rest], mechanism)
+            maps = rescaled(learned, public=self.embeddings[rest])
+            z = np.tile(maps.project(self.embeddings[validation]), (DRAWS, 1))
+            guesses = maps.predict(sanitize_public(mechanism, z, seed=self.seed, stage="choose-dim"))
+            self._accuracy[mechanism] = float(np.mean(guesses == np.tile(self.labels[validation], DRAWS)))
+        return self._accuracy[mechanism]
+
+    def _learn(self, embeddings: NDArray[np.float32], labels: NDArray[np.int64], mechanism: Mechanism) -> Maps:
+        dim = dim_of(mechanism)
+        return learn_maps(embeddings, labels, classes=self.classes, mechanism=mechanism, dim=dim, seed=self.seed)
+
+
+def dim_of(mechanism: Any) -> int:
+    """Return m' of an embedding mechanism; identity stores it as its size."""
+    about = parameters(mechanism)
+    return int(about.get("dim") or about["size"])
 
 
 def learn_maps(
@@ -52,6 +136,10 @@ def learn_maps(
     Raises:
         ValueError: Shapes, labels or dim do not fit each other, or a class has no row.
     """
+    import torch  # which other parties of a deployment do without
+
+    from server.text_batches import warmed
+
     h, y = checked(embeddings, labels, classes, dim)
     mean, whiten = _whitening(h)
     start = _discriminants(h, mean, whiten, y, classes, dim)

@@ -17,8 +17,8 @@ from client.store.text_column import TextColumn
 from mechanisms.pieces import Text
 from server.checkpoint_files import fingerprint
 from server.protocols.protocol import Public
-from server.protocols.public_maps import PublicMaps
 from server.training.class_names import prototypes_of, sentences_of
+from server.training.public_maps import PublicMaps
 from simulations.artifacts.cache import CachedEmbeddings, embed
 from simulations.artifacts.encoder import check_trained, checkpoint_of, encoder_folder, student_of
 from simulations.artifacts.text_channel import prepare_rewriter, saved_rewriter

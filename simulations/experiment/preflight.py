@@ -24,7 +24,7 @@ from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism
 from server.maps import Maps
 from server.protocols.protocol import Channels
-from server.protocols.public_maps import dim_of
+from server.training.public_maps import dim_of
 from simulations.errors import UserError
 from simulations.experiment.arm import (
     DEFAULT_DIM,

@@ -15,7 +15,7 @@ from server.card import PAYERS
 from server.protocols.drive import Driver
 from server.protocols.models import Model
 from server.protocols.protocol import Channels
-from server.protocols.public_maps import dim_of
+from server.training.public_maps import dim_of
 from server.training.robust_mean import BatchTest
 from simulations.experiment.arm import DEFAULT_DIM, ArmSetup
 from simulations.experiment.guarantees import Promise, Released, promise, released

@@ -20,9 +20,9 @@ from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.streams import SimulationStreams
 from server.model import Pipeline
-from server.protocols.public_maps import dim_of
 from server.training.end_to_end import train_paper
 from server.training.noise import sanitize_public
+from server.training.public_maps import dim_of
 from simulations.artifacts.encoder import pooling_of
 from simulations.experiment import Arm, ArmSetup, Experiment, label_of
 from simulations.experiment.guarantees import Promise

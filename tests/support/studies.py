@@ -20,7 +20,7 @@ from client.store.ledger import Ledger, LedgerRow
 from mechanisms.messages.wire import reply_from_record
 from server import query as server_app
 from server.protocols.protocol import Public, Training
-from server.protocols.public_maps import PublicMaps
+from server.training.public_maps import PublicMaps
 from simulations.artifacts.model_folder import save_model
 from simulations.artifacts.ways import training_of
 from simulations.corpora.corpus import Corpus, Split
