@@ -53,11 +53,11 @@ class TrainingProtocol:
     Args:
         name: Name in experiment files.
         summary: One phrase for model cards.
-        steps: Generator of the conversation with users (`server.protocols`); None if no request is sent.
+        steps: Generator of the conversation with users (`server.protocols`); None if no request is sent, so that it is
+            never deployed.
         trains_on: Channels that training users release, by name.
         queried: Channels by which users may query the trained model.
         public_text: Whether it needs public text.
-        public_labels: Whether it needs public text with labels.
         some_labels: Whether it accepts public text of which only some has labels.
         encoder: Whether users run the experiment's encoder before anything is trained.
         checkpoint: Whether it may train the encoder's checkpoint, so that results depend on the processor or GPU.
@@ -66,7 +66,6 @@ class TrainingProtocol:
         private: False if training sees raw data; such a protocol is a reference.
         whole: Whether an experiment may name it.
         beside: Whether an arm may name it, beside the experiment's protocol.
-        deployable: Whether it runs on real processes.
         options: Keys of the experiment's [training] that belong to it.
         stages: Function from the values of these options to the number of stages in which training users release.
         check: Function that raises ValueError, "option: reason", if the values of these options contradict each other.
@@ -78,7 +77,6 @@ class TrainingProtocol:
     trains_on: frozenset[str] = frozenset()
     queried: frozenset[str] = frozenset()
     public_text: bool = False
-    public_labels: bool = False
     some_labels: bool = False
     encoder: bool = False
     checkpoint: bool = False
@@ -87,7 +85,6 @@ class TrainingProtocol:
     private: bool = True
     whole: bool = True
     beside: bool = False
-    deployable: bool = False
     options: tuple[Option, ...] = ()
     stages: Callable[[Mapping[str, Any]], int] = lambda options: 1
     check: Callable[[Mapping[str, Any]], None] = lambda options: None

@@ -91,7 +91,6 @@ RELEASE_ONCE = TrainingProtocol(
     encoder=True,
     alone=Alone.ALWAYS,
     beside=True,
-    deployable=True,
     options=(LABEL_STAGES,),
     stages=LABEL_STAGES.of,
 )

@@ -111,7 +111,6 @@ SANITIZED_TEXT = TrainingProtocol(
     checkpoint=True,
     alone=Alone.LABELLED,
     beside=True,
-    deployable=True,
     options=(TRAIN_ENCODER, BOTTLENECK),
     check=_check,
 )

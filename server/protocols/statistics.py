@@ -509,9 +509,7 @@ class Group:
     @cached_property
     def _widest_clip(self) -> float:
         """Return C under the widest frame: the length of a mean of records hardly depends on the number of features."""
-        if self.records == 1:
-            return 1.0
-        return self._clip(self._widest)
+        return 1.0 if self.records == 1 else self._clip(self._widest)
 
     def _best(self, users: int) -> tuple[int, float]:
         """Return the best number of features for so many users, and what they should teach (`Prospects.best`)."""
@@ -601,7 +599,6 @@ STATISTICS = TrainingProtocol(
     encoder=True,
     checkpoint=True,
     alone=Alone.DESCRIBED,
-    deployable=True,
     options=(RECORDS, ROUNDS, SELF_TRAINING, STUDENT_ENCODER, STUDENT_EPOCHS, ROBUST, LEAST_GAIN),
     stages=ROUNDS.of,
     check=_check,

@@ -88,8 +88,6 @@ class Experiment:
         public, protocol = self.data.public, self.training.protocol
         if protocol.public_text and public.fraction == 0:
             raise UserError(f'data.public.fraction: must be above 0; the protocol "{protocol}" needs public text')
-        if protocol.public_labels and not public.labels:
-            raise UserError(f'data.public.labels: the protocol "{protocol}" needs public labels')
         partial_labels = protocol.some_labels and public.labels and not self.encoder.fine_tune_on_public
         if public.labelled is not None and not partial_labels:
             raise UserError(

@@ -151,8 +151,8 @@ def _checked(experiment: Experiment, name: str | None, nodes: int) -> Arm:
     """Return the arm to deploy; raise UserError if the study cannot be deployed."""
     arm = chosen(experiment, name).arm
     protocol, people = experiment.training.protocol, experiment.population
-    if not protocol.deployable:
-        names = ", ".join(f'"{name}"' for name, other in PROTOCOLS.items() if other.deployable)
+    if protocol.steps is None:
+        names = ", ".join(f'"{name}"' for name, other in PROTOCOLS.items() if other.steps is not None)
         raise UserError(f'training.protocol: "{protocol}" cannot be deployed; these can: {names}')
     if experiment.training.self_training:
         raise UserError("training.self-training: a deployment has one encoder; set it to false")

@@ -58,7 +58,7 @@ def _check(options):
 NEAREST_MEAN = TrainingProtocol(
     "nearest-mean", "the head is the mean of each class of the users' releases", steps=nearest_mean,
     trains_on=frozenset({EMBEDDING.name, LABEL.name}), queried=frozenset({EMBEDDING.name}),
-    public_text=True, public_labels=True, encoder=True, options=(SHRINKAGE,), check=_check,
+    public_text=True, encoder=True, options=(SHRINKAGE,), check=_check,
 )
 '''
 #: Everything that knows protocols by name, asked about the new one.
