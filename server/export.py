@@ -97,8 +97,7 @@ def export_encoder(
         backend = tokenizer.backend_tokenizer
         backend.no_padding()  # the client pads and truncates: encoder.json states the length
         full = scratch / ("model.onnx" if precision == "fp32" else "fp32.onnx")
-        takes = inspect.signature(model.forward).parameters
-        example = {name: tensor for name, tensor in example_inputs().items() if name in takes}
+        example = example_inputs(model)
         write_graph(_HiddenStates(model, tuple(example), layers), full, example, ["last_hidden_state"])
         if precision == "int8":
             backend.enable_truncation(max_length)
@@ -134,12 +133,16 @@ def write_about(path: Path, about: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(about, sort_keys=True) + "\n")
 
 
-def example_inputs() -> dict[str, torch.Tensor]:
-    """Return inputs of two texts to trace a graph with, by name."""
+def example_inputs(model: Any) -> dict[str, torch.Tensor]:
+    """Return those inputs of two texts that a model takes, by name, to trace a graph with."""
     mask = torch.ones(2, 8, dtype=torch.int64)
     mask[1, 5:] = 0  # tracing could remove a mask of ones alone
     ids, types = torch.ones(2, 8, dtype=torch.int64), torch.zeros(2, 8, dtype=torch.int64)
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+    inputs, takes = (
+        {"input_ids": ids, "attention_mask": mask, "token_type_ids": types},
+        inspect.signature(model.forward),
+    )
+    return {name: tensor for name, tensor in inputs.items() if name in takes.parameters}
 
 
 def write_graph(

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.modeling_outputs import BaseModelOutput
@@ -20,7 +19,7 @@ from mechanisms.pieces import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE
 from server.accelerator import beside, lent
 from server.checkpoint import positions, read_model
 from server.export import example_inputs, in_one_step, write_about, write_graph
-from server.text_batches import clip_bounds, pieces_of
+from server.text_batches import chosen, clip_bounds, pieces_of
 
 PLACE = "{text}"
 #: The prompt of Utpala et al. 2023, and an empty prompt for a model that was trained to paraphrase the preceding text.
@@ -99,7 +98,7 @@ def export_generator(
     if sum(weight.numel() for weight in weights) * 4 > _LARGEST:
         raise ValueError(f"generator: {checkpoint} has more than 2 GB of weights; take a smaller model")
     about = layout(model, tokenizer, prompt, max_length)
-    low, high = clip_bounds("generator", _moments(model, tokenizer, about, public_texts, seed))
+    low, high = clip_bounds("generator", _logits(model, tokenizer, about, public_texts, seed))
     first = [] if about["start"] is None else ["encoder.onnx"]
     with in_one_step(folder, *first, "model.onnx", "tokenizer.json", "generator.json") as scratch:
         _write_graphs(model, scratch, about["pieces"])
@@ -185,14 +184,12 @@ def known(tokenizer: Any, about: dict[str, Any], text: str) -> list[int]:
     return [i for i in pieces_of(tokenizer, [text])[0] if i < about["pieces"]]
 
 
-def _moments(
+def _logits(
     model: Any, tokenizer: Any, about: dict[str, Any], texts: Sequence[str], seed: int
-) -> Iterator[tuple[int, float, float]]:
-    """Yield, for each public text, the number, the sum and the sum of squares of the logits of its tokens."""
-    rng = np.random.default_rng([seed, 0])
-    texts = [texts[i] for i in np.sort(rng.permutation(len(texts))[:CALIBRATION])]
+) -> Iterator[torch.Tensor]:
+    """Yield, for each public text, the logits of its tokens."""
     room = about["max_length"] - len(about["before"]) - len(about["after"])
-    encoded = [ids for ids in (known(tokenizer, about, text) for text in texts) if ids]
+    encoded = [ids for ids in (known(tokenizer, about, text) for text in chosen(texts, CALIBRATION, seed)[0]) if ids]
     with lent(model), torch.no_grad():
         for start in range(0, len(encoded), _BATCH):
             batch = encoded[start : start + _BATCH]
@@ -201,9 +198,7 @@ def _moments(
             begin = [0 if about["start"] is not None else len(prompt) - 1 for prompt in prompts]
             inputs = beside(model, inputs_of(about, prompts, written))
             logits = model(**inputs, use_cache=False).logits[:, :, : about["pieces"]]
-            for row, first, ids in zip(logits, begin, written, strict=True):
-                values = row[first : first + len(ids)].double()
-                yield values.numel(), float(values.sum()), float((values**2).sum())
+            yield from (row[at : at + len(ids)] for row, at, ids in zip(logits, begin, written, strict=True))
 
 
 def inputs_of(about: dict[str, Any], prompts: list[list[int]], written: list[list[int]]) -> dict[str, torch.Tensor]:
@@ -278,7 +273,7 @@ def _only_at(model: Any, positions: torch.Tensor) -> Iterator[None]:
 
 
 def _write_graphs(model: Any, folder: Path, pieces: int) -> None:
-    example = {name: tensor for name, tensor in example_inputs().items() if name != "token_type_ids"}
+    example = {name: tensor for name, tensor in example_inputs(model).items() if name != "token_type_ids"}
     if model.config.is_encoder_decoder:
         encoder = States(model).eval()
         with torch.no_grad():

@@ -11,14 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import AutoModelForMaskedLM
 
 from server.accelerator import beside, lent, place
 from server.checkpoint import positions, read_model, refuse_unknown_token
 from server.export import example_inputs, in_one_step, write_about, write_graph
-from server.text_batches import clip_bounds, pieces_of
+from server.text_batches import chosen, clip_bounds, pieces_of
 
 #: Public texts that decide the clipping bounds, as many as in the paper (Meisenbacher et al. 2024, section 5.1.1).
 CALIBRATION = 1000
@@ -99,7 +98,7 @@ def bounds_of(
         ValueError: There are no public texts, or the model cannot take the length.
     """
     about = layout(model, tokenizer) | {"max_length": _checked_length(model, max_length)}
-    return clip_bounds("masked-lm", _moments(model, tokenizer, about, public_texts, seed))
+    return clip_bounds("masked-lm", _masked_logits(model, tokenizer, about, public_texts, seed))
 
 
 def write_masked_lm(
@@ -111,8 +110,7 @@ def write_masked_lm(
         ValueError: The model cannot take the length.
     """
     about = layout(model, tokenizer) | {"max_length": _checked_length(model, max_length)}
-    takes = inspect.signature(model.forward).parameters
-    example = {name: tensor for name, tensor in example_inputs().items() if name in takes}
+    example = example_inputs(model)
     if about["aligned"]:
         example["position_ids"] = torch.arange(8).repeat(2, 1)
     module = AtPositions(model, tuple(example))
@@ -202,12 +200,11 @@ def logits_at(model: Any, inputs: dict[str, torch.Tensor], rows: torch.Tensor, c
     return logits
 
 
-def _moments(
+def _masked_logits(
     model: Any, tokenizer: Any, about: dict[str, Any], texts: Sequence[str], seed: int
-) -> Iterator[tuple[int, float, float]]:
-    """Yield the number, sum and sum of squares of each batch of logits at a masked word of public texts."""
-    rng = np.random.default_rng([seed, 0])
-    texts = [texts[i] for i in np.sort(rng.permutation(len(texts))[:CALIBRATION])]
+) -> Iterator[torch.Tensor]:
+    """Yield each batch of logits at a masked word of public texts."""
+    texts, rng = chosen(texts, CALIBRATION, seed)
     room = (about["max_length"] - len(about["before"]) - len(about["between"]) - len(about["after"])) // 2
     encoded = [ids[:room] for ids in pieces_of(tokenizer, texts) if ids]
     with lent(model), torch.no_grad():
@@ -217,8 +214,7 @@ def _moments(
             masked = [[*ids[:i], about["mask"], *ids[i + 1 :]] for ids, i in zip(batch, at, strict=True)]
             inputs, starts = inputs_of(about, list(zip(batch, masked, strict=True)))
             columns = torch.tensor([s + i for s, i in zip(starts, at, strict=True)])
-            logits = logits_at(model, inputs, torch.arange(len(batch)), columns).double()
-            yield logits.numel(), float(logits.sum()), float((logits**2).sum())
+            yield logits_at(model, inputs, torch.arange(len(batch)), columns)
 
 
 class AtPositions(torch.nn.Module):

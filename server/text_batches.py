@@ -153,12 +153,12 @@ def checked(texts: Sequence[Text], labels: Any, classes: int, epochs: int, batch
     return torch.from_numpy(y.astype(np.int64))
 
 
-def clip_bounds(owner: str, moments: Iterable[tuple[int, float, float]]) -> tuple[float, float]:
+def clip_bounds(owner: str, logits: Iterable[torch.Tensor]) -> tuple[float, float]:
     """Return (mean, mean + 4 standard deviations) of a model's logits on *public* texts.
 
     Args:
         owner: First word of error messages.
-        moments: For each batch of logits: their number, their sum, and the sum of their squares.
+        logits: Logits of each batch.
 
     Raises:
         ValueError: There are no logits, or all are equal.
@@ -166,8 +166,9 @@ def clip_bounds(owner: str, moments: Iterable[tuple[int, float, float]]) -> tupl
     Source: Meisenbacher et al. 2024, section 5.1.1.
     """
     count, total, squares = 0, 0.0, 0.0
-    for n, value_sum, square in moments:
-        count, total, squares = count + n, total + value_sum, squares + square
+    for values in logits:
+        values = values.double()
+        count, total, squares = count + values.numel(), total + float(values.sum()), squares + float((values**2).sum())
     if not count:
         raise ValueError(f"{owner}: public texts are needed, to say where logits are clipped")
     mean = total / count
@@ -175,3 +176,9 @@ def clip_bounds(owner: str, moments: Iterable[tuple[int, float, float]]) -> tupl
     if not deviation > 0:
         raise ValueError(f"{owner}: all logits are equal; this model has learned nothing")
     return mean, mean + 4 * deviation
+
+
+def chosen(texts: Sequence[str], most: int, seed: int) -> tuple[list[str], np.random.Generator]:
+    """Return at most so many of the texts, in their order, and the generator that chose them."""
+    rng = np.random.default_rng([seed, 0])
+    return [texts[i] for i in np.sort(rng.permutation(len(texts))[:most])], rng
