@@ -18,7 +18,8 @@ from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
 from mechanisms.words.tables import RandomSubstitution, Verbatim
 from mechanisms.words.text import TextMechanism
-from server.masked_lm import ALIGNED, export_masked_lm
+from server.masked_lm import ALIGNED, export_masked_lm, inputs_of, layout
+from server.text_batches import pieces_of
 from server.training.pretrain import masked_accuracy, pretrain
 from simulations.artifacts.language_models import masked_lm_folder, sanitized
 from simulations.errors import UserError
@@ -95,6 +96,11 @@ def test_the_client_gives_the_logits_that_torch_gives(checkpoint, tmp_path, alig
         else:
             assert scores[0, number] == pytest.approx(logits[piece], abs=1e-4)
     assert np.ptp(logits) > 0.5
+    # the server's own inputs, for training and for the clipping bounds
+    texts = ("the film was good .", "plots film was a .")
+    inputs, _ = inputs_of(layout(model, tokenizer), [tuple(pieces_of(tokenizer, texts))])
+    expected = tokenizer(*texts, return_tensors="pt") | ({"position_ids": ids["position_ids"]} if aligned else {})
+    assert inputs.keys() == expected.keys() and all(torch.equal(inputs[name], expected[name]) for name in inputs)
 
 
 def test_clip_bounds_are_mean_and_four_deviations_of_public_logits(checkpoint, exported):
