@@ -11,7 +11,6 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, BertTokenizerFast
 
-from client.models import masked_lm
 from client.models.masked_lm import MaskedLM
 from client.models.texts import private_arguments
 from mechanisms.vocabulary import NOTHING, Vocabulary

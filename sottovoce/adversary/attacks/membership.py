@@ -34,8 +34,8 @@ from mechanisms.words.text import KEPT, TEXT_FIELDS
 from server.maps import Maps
 from server.protocols.drive import Collected, Driver
 from server.protocols.protocol import Encoding, Public
-from server.training.public_maps import dim_of
 from server.training.head import log_transition
+from server.training.public_maps import dim_of
 from simulations.artifacts.ways import channels_of, embeddings_of, protocol_of, training_of
 from simulations.errors import UserError
 from simulations.experiment import label_of, text_mechanism

@@ -23,10 +23,10 @@ from sottovoce.adversary.attacks.words import ATTACKS
 from sottovoce.adversary.estimators import linkage, tokens
 from sottovoce.adversary.estimators.channel import Channel
 from sottovoce.cli.main import main
-from tests.server.test_masked_lm import tiny_masked_lm
 from tests.support.attacked_words import ESTIMATED, EXACT, LENGTH, SIGMAS, SIZE, V, again, law, released, success, text
 from tests.support.studies import USERS, LocalGrid, placed, run_arms, use_folder
 from tests.support.texts import RANDOM, SANTEXT, TOKENS, VERBATIM, installed, text_prepared, text_study
+from tests.support.tiny_models import tiny_masked_lm
 
 # --- the law of a released word
 
