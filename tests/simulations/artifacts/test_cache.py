@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from simulations.artifacts import encoder as encoders
 from simulations.artifacts import vocabulary as vocabularies
 from simulations.artifacts.cache import cache_folder, embed
 from simulations.corpora.corpus import Corpus
+from tests.support.paths import ROOT
 from tests.support.studies import PURKAYASTHA, RANDOMIZED, experiment
 from tests.support.tiny_models import tiny_bert
 
@@ -207,3 +210,41 @@ def test_keys_with_equal_first_halves_are_told_apart(tmp_path: Path) -> None:
     cache._add(tmp_path / "s", np.array([[1, 5]], np.uint64), np.ones((1, 1), np.float32))
     paths, rows = cache._find(tmp_path / "s", np.array([[1, 4], [1, 5], [2, 5]], np.uint64), 1)
     assert rows.tolist() == [-1, 0, -1] and len(paths) == 1
+
+
+def test_a_long_list_is_kept_in_pieces_so_that_a_kill_loses_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_SEGMENT", 2)
+
+    class Killed(Counting):
+        def encode(self, texts: list) -> np.ndarray:
+            if len(self.asked) >= 4:
+                raise KeyboardInterrupt
+            return super().encode(texts)
+
+    with pytest.raises(KeyboardInterrupt):
+        embed(Killed(), list("abcdef"))
+    again = Counting()
+    np.testing.assert_array_equal(embed(again, list("abcdef")), Counting().encode(list("abcdef")))
+    assert len(again.asked) == 2
+
+
+TWO = """
+import sys, numpy as np
+from simulations.artifacts.cache import embed
+
+class Lengths:
+    identity, dim = "ab" * 32, 3
+
+    def encode(self, texts):
+        return np.array([[len(text), int(text.split()[1]), 1] for text in texts], np.float32)
+
+texts = [f"text {i}" for i in range(int(sys.argv[1]), int(sys.argv[1]) + 200)]
+for n in range(20, 201, 20):
+    assert (np.asarray(embed(Lengths(), texts[:n])) == Lengths().encode(texts[:n])).all()
+"""
+
+
+def test_two_processes_at_once() -> None:
+    processes = [subprocess.Popen([sys.executable, "-c", TWO, start], cwd=ROOT) for start in ("0", "100")]
+    assert [process.wait(120) for process in processes] == [0, 0]
+    assert not list(folders()[0].parent.glob(".*"))

@@ -14,6 +14,7 @@ from simulations.errors import UserError
 from simulations.shuffler.enrolment import _said, read_table, read_tokens, tokens
 from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.store import CLOSED, DISCARDED, Store
+from sottovoce.cli.main import main
 from tests.support.rounds import ONE, OPENS, TWO, Nodes, answer, device, opened, wanted
 
 SIGNER, AUTHORITY = signature.generate_keys()
@@ -34,8 +35,14 @@ def written(folder: Path, table: dict[str, dict[str, Any]], signer: bytes = SIGN
     return path
 
 
-def test_what_an_authority_has_signed_is_read(tmp_path: Path) -> None:
-    read = read_tokens(written(tmp_path, TABLE), AUTHORITY)
+def test_what_an_authority_has_signed_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["deploy", "keys", "make", str(tmp_path), "--nodes", "1"])
+    table, out, keys = tmp_path / "table.json", tmp_path / "tokens.jsonl", tmp_path / "enrolment"
+    table.write_text(json.dumps(TABLE))
+    capsys.readouterr()
+    main(["deploy", "enrol", str(table), "--sign-key", str(keys / "sign.key"), "--out", str(out)])
+    assert capsys.readouterr().out == f"{out}: 4 users on 2 devices\n"
+    read = read_tokens(out, bytes.fromhex((keys / "sign.pub").read_text()))
     assert {node: (e.users.tolist(), e.records.tolist()) for node, e in read.items()} == {
         ONE: ([20, 100, 103], [2, 1, 7]),
         TWO: ([104], [1]),
