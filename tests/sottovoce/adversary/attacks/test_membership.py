@@ -44,17 +44,19 @@ from tests.support.studies import experiment as made_up
 from tests.support.tiny_models import WORDS, tiny_bert
 
 
-def outputs(n: int, gap: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Log-probabilities (n, K) of a model whose own-label logit is N(0, 1), `gap` more for members; labels; members.
-    The other classes share the rest evenly, so the scaled confidence is the logit."""
-    members = np.arange(n) % 2 == 0
-    labels = rng.integers(CLASSES, size=n)
-    logit = rng.standard_normal(n) + gap * members
-    own = -np.logaddexp(0.0, -logit)
+def log_probs(logit: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Log-probabilities (n, K) of this own-label logit; the other classes share the rest evenly."""
     rest = -np.logaddexp(0.0, logit) - math.log(CLASSES - 1)
     log_p = np.repeat(rest[:, None], CLASSES, axis=1)
-    log_p[np.arange(n), labels] = own
-    return log_p, labels, members
+    log_p[np.arange(len(labels)), labels] = -np.logaddexp(0.0, -logit)
+    return log_p
+
+
+def outputs(n: int, gap: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Log-probabilities (n, K) of a model whose own-label logit is N(0, 1), `gap` more for members; labels; members."""
+    members = np.arange(n) % 2 == 0
+    labels = rng.integers(CLASSES, size=n)
+    return log_probs(rng.standard_normal(n) + gap * members, labels), labels, members
 
 
 def attacked(evidence: np.ndarray, members: np.ndarray) -> scores.Rate:
@@ -93,11 +95,7 @@ def shadow_world(n: int, models: int, gap: float, rng: np.random.Generator):
     members = rng.permutation(n) < n // 2
 
     def said(where: np.ndarray) -> np.ndarray:
-        logit = easy + gap * where + rng.standard_normal(n)
-        rest = -np.logaddexp(0.0, logit) - math.log(CLASSES - 1)
-        log_p = np.repeat(rest[:, None], CLASSES, axis=1)
-        log_p[np.arange(n), labels] = -np.logaddexp(0.0, -logit)
-        return log_p
+        return log_probs(easy + gap * where + rng.standard_normal(n), labels)
 
     return said(members), [said(where) for where in inside], inside, labels, members
 

@@ -14,7 +14,6 @@ import pytest
 from scipy.optimize import linprog
 
 from client.models.tokens import joined
-from mechanisms.catalogue import build
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from simulations.experiment import load, to_toml
 from sottovoce.adversary.attacks import attributes, scores
@@ -130,6 +129,20 @@ def test_releases_of_one_text_add_their_losses():
     assert tokens.bound(weak, frequencies) < tokens.bound(strong, frequencies)
 
 
+def optimum(f, loss):
+    """Return the best success of any mechanism of losses (n, n) on words of frequencies f, by linear programming.
+    Outputs are named by the guess at them: P[x, y], success sum f(x)·P[x, x]."""
+    n, rows = len(f), []
+    for y, x, other in product(range(n), range(n), range(n)):
+        if x != other:
+            row = np.zeros((n, n))
+            row[x, y], row[other, y] = 1, -np.exp(loss[x, other])
+            rows.append(row.ravel())
+    ones = np.kron(np.eye(n), np.ones(n))
+    best = linprog(-np.diag(f).ravel(), A_ub=np.array(rows), b_ub=np.zeros(len(rows)), A_eq=ones, b_eq=np.ones(n))
+    return -best.fun
+
+
 def test_the_bound_of_ldp_is_attained_by_randomized_response_and_by_nothing_better():
     """Against the exact optimum over all mechanisms, a linear programme, and a mechanism that attains it."""
     epsilon = 1.0
@@ -143,17 +156,8 @@ def test_the_bound_of_ldp_is_attained_by_randomized_response_and_by_nothing_bett
         assert ratio.max() <= np.exp(epsilon) * (1 + 1e-12)
         attained.append((f[:, None] * table).max(axis=0).sum())
     assert allowed == pytest.approx(max(attained), rel=1e-12)
-    # outputs named by what is guessed at them: P[x, y], success sum f(x)·P[x, x]
-    rows = []
-    for y in range(n):
-        for x, other in product(range(n), range(n)):
-            if x != other:
-                row = np.zeros((n, n))
-                row[x, y], row[other, y] = 1, -np.exp(epsilon)
-                rows.append(row.ravel())
-    ones = np.kron(np.eye(n), np.ones(n))
-    best = linprog(-np.diag(f).ravel(), A_ub=np.array(rows), b_ub=np.zeros(len(rows)), A_eq=ones, b_eq=np.ones(n))
-    assert -best.fun == pytest.approx(allowed, rel=1e-7)
+    best = optimum(f, epsilon * (1 - np.eye(n)))
+    assert best == pytest.approx(allowed, rel=1e-7)
     assert allowed <= min(1.0, np.exp(epsilon) * f.max())
 
 
@@ -162,16 +166,8 @@ def test_the_metric_bound_against_the_exact_optimum():
     n, epsilon = 6, 1.0
     f = np.array([0.3, 0.25, 0.2, 0.1, 0.1, 0.05])
     apart = np.abs(np.arange(n)[:, None] - np.arange(n)[None])
-    rows = []
-    for y, x, other in product(range(n), range(n), range(n)):
-        if x != other:
-            row = np.zeros((n, n))
-            row[x, y], row[other, y] = 1, -np.exp(epsilon * apart[x, other])
-            rows.append(row.ravel())
-    ones = np.kron(np.eye(n), np.ones(n))
-    best = linprog(-np.diag(f).ravel(), A_ub=np.array(rows), b_ub=np.zeros(len(rows)), A_eq=ones, b_eq=np.ones(n))
     allowed = tokens.metric(f, np.exp(-epsilon * apart) @ f)
-    assert -best.fun <= allowed * (1 + 1e-9) < 0.95
+    assert optimum(f, epsilon * apart) <= allowed * (1 + 1e-9) < 0.95
     assert tokens.metric(f, f.sum() * np.ones(n)) == pytest.approx(f.max()), "no loss at all: the most frequent"
     assert tokens.metric(f, f) == pytest.approx(1.0), "any loss: everything"
 
@@ -186,19 +182,8 @@ def test_exposures():
     groups = quiet.word.mapping.group[:SIZE]
     most = sum(prior[:SIZE][groups == g].max() for g in np.unique(groups))
     assert tokens.bound(quiet, prior) == pytest.approx(most, rel=1e-9) and tokens.bound(loud, prior) > 0.999
-    filtered = build(
-        {
-            "mechanism": "dp-mlm",
-            "epsilon": 1.0,
-            "low": 0.0,
-            "high": 1.0,
-            "mode": "paper",
-            "tokens": LENGTH,
-            "antonyms": (("it", "not"),),
-        },
-        channel="text",
-        vocabulary=V,
-    )
+    antonyms = {"mode": "paper", "antonyms": (("it", "not"),)}
+    filtered = text({"mechanism": "dp-mlm", "epsilon": 1.0, "low": 0.0, "high": 1.0} | antonyms)
     assert tokens.bound(filtered, prior) == 1.0
 
 
