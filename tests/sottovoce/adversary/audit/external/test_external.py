@@ -37,7 +37,7 @@ from tests.support.paths import ROOT
 
 PLANTED = ROOT / "tests" / "support" / "planted.py"
 #: Tested each time; the others before a release.
-DAILY = {"label at two thirds", "low bits", "seed reused", "randomized response"}
+DAILY = {"label at two thirds", "low bits", "seed reused", "order", "length", "randomized response"}
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ def test_a_sound_one_holds_and_no_bound_is_above_its_claim(name: str) -> None:
     for entry in results["entries"]:
         assert entry["measured_at_delta"] <= entry["claimed_at_delta"]
     if name in ("randomized response", "Laplace", "sum"):
-        assert results["entries"][0]["measured"] > 0.7
+        assert results["entries"][0]["measured"] > 0.8
 
 
 def alarms(audits: int, family: float) -> int:
