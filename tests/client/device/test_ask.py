@@ -340,12 +340,11 @@ def test_a_server_that_is_not_there_or_another_one(world: World, node: Path, tmp
         b"SSH-2.0-x\r\n\r\n",
         http(b""),
         http(b"\x80\x04K\x01."),
-        b"HTTP/1.1 200 OK\r\n\r\n" + bytes(10**7),
         b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nx",
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * 10**6,
         http(b"\x1f\x8b" + bytes(100), more="Content-Encoding: gzip\r\n"),
     ],
-    ids=range(9),
+    ids=range(8),
 )
 def test_a_question_that_is_none(world: World, node: Path, answer: bytes | None) -> None:
     with raw_server(world, lambda request: answer) as server, pytest.raises(ValueError, match="nothing was") as error:
@@ -353,6 +352,15 @@ def test_a_question_that_is_none(world: World, node: Path, answer: bytes | None)
     said = str(error.value)
     assert server.address in said and "\n" not in said and len(said) < 300
     assert not charged(node)
+
+
+def test_an_answer_is_read_up_to_a_limit(world: World, node: Path) -> None:
+    endless = b"HTTP/1.1 200 OK\r\n\r\n" + bytes(10**7)
+    with (
+        raw_server(world, lambda request: endless) as server,
+        pytest.raises(ValueError, match=r"more than the [0-9,]+ bytes that are read; nothing was charged"),
+    ):
+        ask(world, node, [SENTENCE], server.address)
 
 
 NAMES = list(CLASSES)

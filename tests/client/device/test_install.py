@@ -110,6 +110,8 @@ def test_a_device_takes_bundles_of_the_key_that_it_has_pinned_and_of_no_other(
             foreign.install(node, trusted)
         assert (node / "node.json").read_text() == before
     next_one = make_bundle(place, "next", policy=replace(HIDDEN, label=1.0), seal=other_seal)
+    with pytest.raises(ValueError, match="is there already"):
+        next_one.install(node, STRANGERS)
     next_one.install(node)  # without being told again whom to trust
     after = load_node(node)
     assert (after.publisher, after.seal, after.policy("").label) == (PUBLISHER, other_seal, 1.0)
