@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
+import socketserver
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,7 @@ from mechanisms.messages.wire import record_to_bytes, request_to_record
 from server.maps import Maps
 from server.predict import Predictor
 from sottovoce.deployment import certificates
-from tests.support.devices import DIM, encoder_folder
-from tests.support.requests import made
+from tests.support.devices import DIM, encoder_folder, request_for
 
 CLASSES = ("bad", "good", "so so")
 EPSILON = 10.0
@@ -58,19 +58,8 @@ class World:
 
     def request(self, **changes: Any) -> Request:
         maps = self.maps()
-        values: dict[str, Any] = {
-            "arm": "",
-            "stage": "ask",
-            "split": "test",
-            "encoder": self.encoder.identity,
-            "mean": maps.mean,
-            "m1": maps.m1,
-            "embedding": {"mechanism": "purkayastha", "epsilon": EPSILON, "dim": DIM},
-            "label": None,
-            "classes": len(CLASSES),
-            "minimum_users": 0,
-        }
-        return made(**(values | changes))
+        fixed = {"stage": "ask", "split": "test", "mean": maps.mean, "m1": maps.m1, "label": None}
+        return request_for(self.encoder, **fixed | {"classes": len(CLASSES), "minimum_users": 0} | changes)
 
     def maps(self) -> Maps:
         rng, m = np.random.default_rng(5), self.encoder.dim
@@ -103,42 +92,35 @@ class Raw:
     """A server of bytes: what it was sent, and where it is."""
 
     address: str
-    received: list[bytes] = field(default_factory=list)
+    received: list[bytes]
 
 
 @contextmanager
 def raw_server(world: World, answer: Callable[[bytes], bytes | None], *, tls: bool = True) -> Iterator[Raw]:
     """Answers each request (head and body) with these bytes, as they are, and then hangs up; None: hangs up at once."""
-    listener = socket.create_server(("127.0.0.1", 0))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(world.pair["certificate"], world.pair["key"])
-    host, port = listener.getsockname()
-    raw = Raw(f"https://{host}:{port}")
+    received: list[bytes] = []
 
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            try:
-                connection.settimeout(10)
-                with context.wrap_socket(connection, server_side=True) if tls else connection as talk:
-                    request = _received(talk) if tls else talk.recv(65536)
-                    raw.received.append(request)
-                    if (said := answer(request)) is not None:
-                        talk.sendall(said)
-            except OSError:
-                connection.close()
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.settimeout(10)
+            with (
+                suppress(OSError),
+                context.wrap_socket(self.request, server_side=True) if tls else self.request as talk,
+            ):
+                received.append(_received(talk) if tls else talk.recv(65536))
+                if (said := answer(received[-1])) is not None:
+                    talk.sendall(said)
 
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield raw
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(5)
+    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield Raw(f"https://127.0.0.1:{server.server_address[1]}", received)
+        finally:
+            server.shutdown()
+            thread.join(5)
 
 
 def _received(talk: socket.socket) -> bytes:

@@ -30,16 +30,18 @@ from transformers import (
 
 from tests.support.tiny_models import WORDS, tiny_bert
 
-_SMALL: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 #: Positions of each.
 POSITIONS = 64
+_SMALL: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+#: Ids of special tokens in RoBERTa's order.
+_ROBERTA: dict[str, Any] = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 
 
 def bert_pickled(folder: Path) -> Path:
     """As ClinicalBERT and other early ones: vocab.txt, and pytorch_model.bin with the names of pretraining, beside a
     head's."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    model = _made(BertModel, BertConfig(vocab_size=len(words), max_position_embeddings=POSITIONS, **_SMALL), folder)
+    model = _made(BertModel, BertConfig, folder, len(words))
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")
     weights = {f"bert.{name}": value for name, value in model.state_dict().items()}
     torch.save(weights | {"cls.predictions.bias": torch.zeros(len(words))}, folder / "pytorch_model.bin")
@@ -48,21 +50,11 @@ def bert_pickled(folder: Path) -> Path:
 
 def roberta(folder: Path) -> Path:
     """As roberta-base: vocab.json and merges.txt, and a table of two more positions than it has."""
-    from tokenizers.pre_tokenizers import ByteLevel
-
     merges = [("Ġ", "g"), ("o", "o"), ("Ġg", "oo"), ("Ġgoo", "d"), ("Ġ", "b"), ("a", "d"), ("Ġb", "ad")]
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", *sorted(ByteLevel.alphabet()), *("".join(pair) for pair in merges)]
-    pieces.append("<mask>")
-    config = RobertaConfig(
-        vocab_size=len(pieces),
-        max_position_embeddings=POSITIONS + 2,
-        type_vocab_size=1,
-        pad_token_id=1,
-        bos_token_id=0,
-        eos_token_id=2,
-        **_SMALL,
-    )
-    _made(RobertaModel, config, folder).save_pretrained(folder)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *alphabet, *("".join(pair) for pair in merges), "<mask>"]
+    more = _ROBERTA | {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1}
+    _made(RobertaModel, RobertaConfig, folder, len(pieces), **more).save_pretrained(folder)
     (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
     (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *(" ".join(pair) for pair in merges)]) + "\n")
     return folder
@@ -88,21 +80,10 @@ def deberta_v3(folder: Path) -> Path:
         unk_piece="[UNK]",
         minloglevel=2,
     )
-    config = DebertaV2Config(
-        vocab_size=33,
-        max_position_embeddings=POSITIONS,
-        type_vocab_size=0,
-        relative_attention=True,
-        position_buckets=16,
-        norm_rel_ebd="layer_norm",
-        share_att_key=True,
-        pos_att_type=["p2c", "c2p"],
-        position_biased_input=False,
-        max_relative_positions=-1,
-        layer_norm_eps=1e-7,
-        **_SMALL,
-    )
-    model = _made(DebertaV2Model, config, folder)
+    more: dict[str, Any] = {"type_vocab_size": 0, "position_buckets": 16, "norm_rel_ebd": "layer_norm"}
+    more |= {"relative_attention": True, "share_att_key": True, "position_biased_input": False}
+    more |= {"pos_att_type": ["p2c", "c2p"], "max_relative_positions": -1, "layer_norm_eps": 1e-7}
+    model = _made(DebertaV2Model, DebertaV2Config, folder, 33, **more)
     torch.save({f"deberta.{name}": value for name, value in model.state_dict().items()}, folder / "pytorch_model.bin")
     (folder / "spm.model").write_bytes(trained.getvalue())
     (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False, "vocab_type": "spm"}))
@@ -112,15 +93,8 @@ def deberta_v3(folder: Path) -> Path:
 def mpnet(folder: Path) -> Path:
     """As all-mpnet-base-v2: vocab.txt with RoBERTa's special tokens, and a table of two more positions than it has."""
     words = ["<s>", "<pad>", "</s>", "[UNK]", *WORDS, "<mask>"]
-    config = MPNetConfig(
-        vocab_size=len(words),
-        max_position_embeddings=POSITIONS + 2,
-        pad_token_id=1,
-        bos_token_id=0,
-        eos_token_id=2,
-        **_SMALL,
-    )
-    _made(MPNetModel, config, folder).save_pretrained(folder)
+    more = _ROBERTA | {"max_position_embeddings": POSITIONS + 2}
+    _made(MPNetModel, MPNetConfig, folder, len(words), **more).save_pretrained(folder)
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")
     special = {"unk": "[UNK]", "bos": "<s>", "cls": "<s>", "eos": "</s>", "sep": "</s>", "pad": "<pad>"}
     about = {f"{name}_token": token for name, token in special.items()} | {"mask_token": "<mask>"}
@@ -132,26 +106,15 @@ def mpnet(folder: Path) -> Path:
 def xlm_roberta(folder: Path) -> Path:
     """As multilingual-e5-base: SentencePiece's unigram model in tokenizer.json, XLM-RoBERTa's weights."""
     tokenizer, about = _unigram()
-    config = XLMRobertaConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        max_position_embeddings=POSITIONS + 2,
-        type_vocab_size=1,
-        pad_token_id=1,
-        bos_token_id=0,
-        eos_token_id=2,
-        **_SMALL,
-    )
-    _made(XLMRobertaModel, config, folder).save_pretrained(folder)
+    more = _ROBERTA | {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1}
+    _made(XLMRobertaModel, XLMRobertaConfig, folder, tokenizer.get_vocab_size(), **more).save_pretrained(folder)
     return _with_tokenizer(folder, tokenizer, about | {"tokenizer_class": "XLMRobertaTokenizer"})
 
 
 def e5_small(folder: Path) -> Path:
     """As multilingual-e5-small: BERT's weights behind XLM-RoBERTa's tokenizer."""
     tokenizer, about = _unigram()
-    config = BertConfig(
-        vocab_size=tokenizer.get_vocab_size() + 3, max_position_embeddings=POSITIONS, pad_token_id=1, **_SMALL
-    )
-    _made(BertModel, config, folder).save_pretrained(folder)
+    _made(BertModel, BertConfig, folder, tokenizer.get_vocab_size() + 3, pad_token_id=1).save_pretrained(folder)
     return _with_tokenizer(folder, tokenizer, about | {"tokenizer_class": "XLMRobertaTokenizer"})
 
 
@@ -165,19 +128,9 @@ def modernbert(folder: Path) -> Path:
     )
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.add_special_tokens(pieces[:5])
-    config = ModernBertConfig(
-        vocab_size=len(pieces),
-        max_position_embeddings=POSITIONS,
-        local_attention=8,
-        global_attn_every_n_layers=2,
-        pad_token_id=3,
-        bos_token_id=1,
-        eos_token_id=2,
-        cls_token_id=1,
-        sep_token_id=2,
-        **_SMALL,
-    )
-    _made(ModernBertModel, config, folder).save_pretrained(folder)
+    more = {"pad_token_id": 3, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+    more |= {"local_attention": 8, "global_attn_every_n_layers": 2}
+    _made(ModernBertModel, ModernBertConfig, folder, len(pieces), **more).save_pretrained(folder)
     about = {f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "CLS", "SEP", "PAD", "MASK")}
     names = ["input_ids", "attention_mask"]
     about |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": names}
@@ -187,9 +140,7 @@ def modernbert(folder: Path) -> Path:
 def nomic(folder: Path) -> Path:
     """As nomic-embed-text-v1.5: weights by the names of its own code, which config.json names and nobody runs."""
     tiny_bert(folder)  # its tokenizer
-    size = {"vocab_size": len(WORDS) + 5, "max_position_embeddings": POSITIONS}
-    model = _made(NomicBertModel, NomicBertConfig(**size, **_SMALL), folder)
-    model.save_pretrained(folder)
+    _made(NomicBertModel, NomicBertConfig, folder, len(WORDS) + 5).save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
     code = {"AutoConfig": "nomic-ai/nomic-bert-2048--c.Config", "AutoModel": "nomic-ai/nomic-bert-2048--m.Model"}
     (folder / "config.json").write_text(json.dumps(config | {"auto_map": code}))
@@ -199,8 +150,7 @@ def nomic(folder: Path) -> Path:
 def gte(folder: Path) -> Path:
     """As gte-multilingual-base by `transformers`' own class: rotary positions, gated layers."""
     tokenizer, about = _unigram()
-    size = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": POSITIONS, "pad_token_id": 1}
-    _made(GteModel, GteConfig(**size, **_SMALL), folder).save_pretrained(folder)
+    _made(GteModel, GteConfig, folder, tokenizer.get_vocab_size(), pad_token_id=1).save_pretrained(folder)
     return _with_tokenizer(folder, tokenizer, about | {"tokenizer_class": "XLMRobertaTokenizer"})
 
 
@@ -255,10 +205,11 @@ def _with_tokenizer(folder: Path, tokenizer: Tokenizer, about: dict[str, Any]) -
     return folder
 
 
-def _made(kind: Any, config: Any, folder: Path) -> Any:
-    """A model of random weights, the same each time; its config.json lies in the folder."""
+def _made(kind: Any, config: Any, folder: Path, size: int, **more: Any) -> Any:
+    """A small model of random weights over `size` tokens, the same each time; its config.json lies in the folder."""
+    about = config(**{"vocab_size": size, "max_position_embeddings": POSITIONS, **_SMALL, **more})
     folder.mkdir(parents=True, exist_ok=True)
-    config.save_pretrained(folder)
+    about.save_pretrained(folder)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return kind(config).eval()
+        return kind(about).eval()

@@ -181,35 +181,6 @@ def _questions(folder: Path) -> Target:
     return Target("questions", run, seeds, (ValueError, Refused))
 
 
-def _nodes(folder: Path) -> Target:
-    """`client/node.py`: node.json, of a device and of a simulation."""
-    policy = Policy(embedding=1.0, total=9.0, accept_unprotected=("label: public",), questions=("ab" * 32,), window=2.0)
-    place = folder / "nodes"
-    write_node(
-        place,
-        policy=policy,
-        seal=public_of(SIGNER),
-        shuffler_seal=public_of(SIGNER),
-        publisher=public_of(SIGNER),
-        encoder="encoder",
-    )
-    device = (place / "node.json").read_bytes()
-    write_node(place, seed=7, arms={"a": policy, "b": Policy()})
-    simulation = (place / "node.json").read_bytes()
-
-    question = small()
-
-    def run(data: bytes) -> str:
-        (place / "node.json").write_bytes(data)
-        node = load_node(place)
-        for stated in node.policies.values():
-            stated.check(question)
-        assert node.simulated or (node.policies[""].total < float("inf") and len(node.policies) == 1)
-        return "simulation" if node.simulated else "device"
-
-    return Target("nodes", run, [device, simulation], (ValueError, Refused))
-
-
 def _bundles(folder: Path) -> Target:
     """`client/device/bundle.py`: a folder in which the file that an input's first line names holds what is behind that
     line. The manifest is made to fit, as a hostile publisher would, where it is not the manifest."""
@@ -361,40 +332,25 @@ def _deliveries(folder: Path) -> Target:
     shuffler._patiently = few  # type: ignore[method-assign]
 
     def run(data: bytes) -> str:
+        """A stage that is open is asked for again; a batch is read alone."""
         shuffler._client = httpx.Client(base_url="https://a:1", transport=saying(data))
-        left[0], look, client.LOOK = 3, client.LOOK, 0.0
-        try:
-            with shuffler:
+        left[0] = 3
+        with shuffler, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(client, "LOOK", 0.0)
+            if data.startswith(b"HTTP/1.1 202"):
                 shuffler.batch("train", b"", row_bytes=4, timeout=1.0)
-        finally:
-            client.LOOK = look
-        return "delivered"
-
-    def run_delivered(data: bytes) -> str:
-        """The batch alone."""
-        if data.startswith(b"HTTP/1.1 202"):
-            return run(data)
-        shuffler._client = httpx.Client(base_url="https://a:1", transport=saying(data))
-        with shuffler:
-            left[0] = 2
+                return "delivered"
             got: Any = few(lambda: shuffler._sent("GET", "/v1/stages/train", 4))
         return "open" if isinstance(got, bytes) else f"rows {got.rows.shape[1]}"
 
-    about = {
-        "batch": "ab" * 32,
-        "rows": 2,
-        "row_bytes": 4,
-        "users": 2,
-        "duplicates": 0,
-        "dropped": {"a": 1},
-        "errors": {},
-    }
+    about = {"batch": "ab" * 32, "rows": 2, "row_bytes": 4, "users": 2, "duplicates": 0}
+    about |= {"dropped": {"a": 1}, "errors": {}}
     seeds = [
         _response(json.dumps(about).encode() + b"\n12345678"),
         _response(b'{"asked": 3, "answered": 1, "users": 2}', status="202 Accepted"),
         _response(b"the stage was opened by another request", status="409 Conflict"),
     ]
-    return Target("deliveries", run_delivered, seeds, (UserError,))
+    return Target("deliveries", run, seeds, (UserError,))
 
 
 # -- the shuffler's own doors ------------------------------------------------------------------------------------------
@@ -452,11 +408,9 @@ def _doors(folder: Path) -> Target:
 
     def run(data: bytes) -> str:
         logging.getLogger("uvicorn.error").disabled = True  # as `make_server` has it
-        threads, service.run_in_threadpool = service.run_in_threadpool, at_once  # type: ignore[assignment]
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(service, "run_in_threadpool", at_once)
             return _spoken(known, data)
-        finally:
-            service.run_in_threadpool = threads
 
     def sent(body: bytes, *head: str, first: str = "POST /v1/stages") -> bytes:
         lines = [f"{first} HTTP/1.1", "Host: a", *head, f"Content-Length: {len(body)}", "Connection: close"]
@@ -505,7 +459,7 @@ def _spoken(app: Any, data: bytes) -> str:
     return status or "silence"
 
 
-TARGETS = (_questions, _nodes, _bundles, _fleets, _deliveries, _enrolments, _doors)
+TARGETS = (_questions, _bundles, _fleets, _deliveries, _enrolments, _doors)
 
 
 DEEP = b"[" * 100_000
@@ -519,7 +473,6 @@ def _answer(status: str, text: str, *head: str) -> bytes:
 HEAD = '{"batch": "ab", "rows": 1, "row_bytes": 4, "users": 1, "duplicates": 0, "dropped": {}, "errors": {}}\n'
 #: Inputs that came to another exception than the documented ones, too long for a corpus or with a length of their own.
 KNOWN: dict[str, list[bytes]] = {
-    "nodes": [DEEP],
     "bundles": [
         *(b"e/%s\n%s" % (name, DEEP) for name in (b"request.json", b"policy.json")),
         b"e/request.json\n3",

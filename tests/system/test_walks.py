@@ -71,7 +71,7 @@ def write_reviews(file: Path) -> None:
 
 @pytest.mark.slow
 def test_from_a_table_to_a_sweep_and_a_page(prompt: Prompt, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/how-to/experiments.md: five ε by three seeds, with a figure and a LaTeX table, in four commands."""
+    """docs/how-to/experiments.md: five ε by three seeds, in four commands."""
 
     def here(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
         for job in jobs:
@@ -80,24 +80,15 @@ def test_from_a_table_to_a_sweep_and_a_page(prompt: Prompt, monkeypatch: pytest.
 
     monkeypatch.setattr("simulations.sweep.run.processes", here)
     write_reviews(prompt.home / "reviews.csv")
-    prompt.errs("init mine --from reviews.csv --text reviw", 'did you mean "review"?')
     assert "300 of 301 rows" in prompt.types("init mine --from reviews.csv")
-    prompt.errs("check mine", "name the file, as mine/experiment.toml")
     assert "NOT met" not in prompt.types("check mine/experiment.toml --set encoder.model=bert")
     printed = prompt.types("sweep mine/experiment.toml --set encoder.model=bert")
-    assert all(f"| one vector, ε = {epsilon}" in printed for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0))
+    arms = ["class names alone, no users", *(f"one vector, ε = {epsilon}" for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0))]
+    assert all(f"| {arm}" in printed for arm in arms)
     prompt.types("report studies/mine-sweep")
-    out = prompt.home / "studies" / "mine-sweep"
-    assert (out / "accuracy.pdf").read_bytes().startswith(b"%PDF")
-    tex = (out / "study.tex").read_text(encoding="utf-8")
-    assert r"\toprule" in tex and tex.count("one vector") == 5 and "centralised, not private" in tex
-    with open(out / "tidy.csv", encoding="utf-8", newline="") as opened:
+    with open(prompt.home / "studies" / "mine-sweep" / "tidy.csv", encoding="utf-8", newline="") as opened:
         rows = [row for row in csv.DictReader(opened) if (row["metric"], row["split"]) == ("accuracy", "on_device")]
-    assert {(row["arm"], row["seed"]) for row in rows if row["reference"] == "False"} == {
-        (name, seed)
-        for name in ("class names alone, no users", *(f"one vector, ε = {e}" for e in (0.5, 1.0, 2.0, 4.0, 8.0)))
-        for seed in "123"
-    }
+    assert {row["arm"] for row in rows if row["reference"] == "False"} == set(arms)
     assert "The study mine-sweep" in (prompt.home / "report.html").read_text(encoding="utf-8")
 
 
