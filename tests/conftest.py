@@ -1,9 +1,5 @@
-"""In which order the tests run, and which of them share a process.
-
-One session runs them all, a file of fast tests in one process (they share what its fixtures make), the slow ones after
-them: first the groups, which are long and wait more than they work, and then the others one by one, those of whole
-commands before those that take a second or two: no process shall work long after the others have ended.
-"""
+"""Order of the tests: fast ones by file, which share what its fixtures make; then the slow groups, which wait more than
+they work; then other slow ones, those of whole commands first."""
 
 from __future__ import annotations
 
@@ -25,9 +21,9 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 @pytest.fixture()
 def lines() -> Iterator[list[str]]:
     """Progress lines, as they come."""
-    found: list[str] = []
-    with lines_to(found.append):
-        yield found
+    progress: list[str] = []
+    with lines_to(progress.append):
+        yield progress
 
 
 def pytest_configure() -> None:
@@ -43,19 +39,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_turn)
 
 
-def _turn(item: pytest.Item) -> tuple[int, bool]:
-    """pytest-xdist gives a process its next group, or test, while the last two of a group run: the longest of all comes
-    first in its group, or what was given with it would wait for it when all others have ended."""
+def _turn(item: pytest.Item) -> int:
     if not item.get_closest_marker("slow"):
-        return 0, False
+        return 0
     if item.get_closest_marker("xdist_group"):
-        return 1, item.name != "test_a_rough_day"
-    return 2 if item.path.is_relative_to(Path(__file__).parent / "system") else 3, False
+        return 1
+    return 2 if item.path.is_relative_to(Path(__file__).parent / "system") else 3
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported and collected is never garbage: looking for cycles in it again and again is a twentieth
-    of the time."""
+    """What has been imported is never garbage: looking for cycles in it is a twentieth of the time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)

@@ -116,22 +116,6 @@ class Installed(Open):
 
     name: ClassVar[str] = "quiet-coin"
 '''
-#: A small simulation of it.
-STUDY = {
-    "name": "theirs",
-    "data": {"public-size": 80, "test-size": 40},
-    "population": {"users": 24},
-    "encoder": {"model": "bert", "max-length": 32},
-    "shuffle": {"minimum-users": 5},
-    "policy": {"embedding": 13.0, "label": 3.0},
-    "arm": [
-        {
-            "name": "theirs",
-            "embedding": {"mechanism": "quiet.noise:Direction", "epsilon": 12.0, "dim": 16},
-            "label": {"mechanism": "quiet-coin", "epsilon": 3.0},
-        }
-    ],
-}
 
 
 def write_package(folder: Path, *, points: str = POINTS, more: str = "") -> Path:
