@@ -1,7 +1,7 @@
 """Faults of clients, one by one: each is counted under a constant reason, and the round goes on without it.
 
 A process that is killed between charge and send is in test_sanitizer.py, nodes that die in Flower in
-test_simulation.py.
+test_ray.py.
 """
 
 from __future__ import annotations

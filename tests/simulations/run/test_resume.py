@@ -1,7 +1,7 @@
 """A run that is killed at any moment goes on: nobody is charged twice, no release is lost, the result is the same.
 
 Processes are killed for good (SIGKILL), in a fork; the nodes' side runs in the same process (see LocalGrid). The same
-on Flower and Ray is in test_scale.py.
+on Flower and Ray is in test_ray.py.
 """
 
 from __future__ import annotations
