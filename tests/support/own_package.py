@@ -37,11 +37,6 @@ class Coin(OwnMechanism):
 
 
 @dataclass(frozen=True)
-class LoudCoin(Coin):
-    twice: ClassVar[float] = 2.0
-
-
-@dataclass(frozen=True)
 class Open(Coin):
     """As `Coin`, and says how likely its outputs are."""
 

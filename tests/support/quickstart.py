@@ -3,13 +3,12 @@ loss and how many these are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAvg
 
 from tests.support.clients import message
 
@@ -59,19 +58,6 @@ def quickstart(mods: Sequence[Any] = ()) -> ClientApp:
         return Message(RecordDict({"metrics": told}), reply_to=asked)
 
     return app
-
-
-class Watching(FedAvg):
-    """Flower's own strategy, and what it was told beside the arrays: of each answer its metrics, or an error's text."""
-
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        self.seen: list[Any] = []
-
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
-        replies = list(replies)
-        self.seen += [dict(r.content["metrics"].items()) if r.has_content() else r.error.reason for r in replies]
-        return super().aggregate_train(server_round, replies)
 
 
 def arrays(scale: float = 0.0) -> ArrayRecord:

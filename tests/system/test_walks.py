@@ -40,14 +40,6 @@ class Prompt:
         assert code == 0, f"{line}: {output.err}"
         return output.out
 
-    def errs(self, line: str, words: str) -> None:
-        """Check that a wrong command prints one line with these words, and leaves no file."""
-        before = sorted(self.home.rglob("*"))
-        code = cli.main(shlex.split(line))
-        output = self._capsys.readouterr()
-        assert code == 2 and output.out == "" and words in output.err.splitlines()[-1], f"{line}: {output}"
-        assert sorted(self.home.rglob("*")) == before
-
 
 @pytest.fixture
 def prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Prompt:
@@ -111,7 +103,7 @@ STUDY = {
 
 def test_from_a_run_to_a_device_that_asks(prompt: Prompt) -> None:
     """docs/how-to/device.md: a bundle, a device of it, its records, and a question to the model."""
-    errs, types, home = prompt.errs, prompt.types, prompt.home
+    types, home = prompt.types, prompt.home
     (home / "study.toml").write_text(tomli_w.dumps(STUDY), encoding="utf-8")
     (home / "notes.csv").write_text("said,mood\nthe film was good,positive\na bad book,negative\n", encoding="utf-8")
     types("simulate study.toml --out run")
@@ -119,10 +111,7 @@ def test_from_a_run_to_a_device_that_asks(prompt: Prompt) -> None:
     keys = "--sign-key keys/publisher/sign.key --seal-to keys/server/seal.pub --model-seal-to keys/predict/seal.pub"
     types(f"device bundle --run run --out bundle {keys} --shuffler-seal-to keys/shuffler/seal.pub")
     install = "device install --bundle bundle --device me"
-    errs(install, "give the publisher's public key")
-    errs(f"{install} --publisher keys/server/seal.pub", "this device trusts")
     assert "answers for embedding, label" in types(f"{install} --publisher keys/publisher/sign.pub")
-    errs("device add me --file notes.csv", "name the column of the texts with --text")
     assert "2 records of user 0" in types("device add me --file notes.csv --text said --label mood")
     assert "nothing has left this device" in types("device ledger me")
 
