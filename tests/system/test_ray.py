@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -22,9 +21,10 @@ from typing import Any
 
 import pytest
 import tomli_w
-from flwr.app import Message, RecordDict
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 
-from client.app import NODES
+from client.app import NODES, release
 from client.shard import records_path
 from mechanisms.messages.refusals import REFUSALS
 from server.query import MESSAGE_TYPE
@@ -270,49 +270,40 @@ def test_what_keeps_a_machine_of_a_cluster_from_answering(change: dict[str, Any]
 # --- workers that die, nodes that hang, commands that are killed
 
 
-def kill_readers(fifo: Path, times: int, killed: list[int]) -> None:
-    """Kill the next so many descendants of this process that open the FIFO to read it, each as soon as it has."""
-    while len(killed) < times:
-        with contextlib.suppress(BrokenPipeError), open(fifo, "w"):  # opens when a reader does
-            for entry in Path("/proc").iterdir():
-                if not entry.name.isdecimal() or int(entry.name) in (os.getpid(), *killed):
-                    continue
-                with contextlib.suppress(OSError):  # it has ended, or is another user's
-                    reads = any(os.readlink(fd) == str(fifo) for fd in (entry / "fd").iterdir())
-                    if reads and os.getpid() in ancestors(int(entry.name)):
-                        os.kill(int(entry.name), signal.SIGKILL)
-                        killed.append(int(entry.name))
+def faulty(fault: Callable[[], object]) -> ClientApp:
+    """The client's app, whose node 1 does something else with a request of training."""
+    app = ClientApp()
 
+    @app.query("release")
+    def answer(asked: Message, context: Context) -> Message:
+        training = str(asked.content["request.about"]["stage"]).startswith("train")
+        if training and context.node_config["partition-id"] == 1:
+            fault()
+        return release(asked, context)
 
-def ancestors(process: int) -> list[int]:
-    """The process' parent, its parent, and so on."""
-    parents = []
-    while process > 1:
-        # The second field, a name in brackets, may hold anything: the parent is the second after it.
-        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-        parents.append(process)
-    return parents
+    return app
 
 
 @pytest.mark.slow
 def test_a_worker_that_dies_and_a_client_that_raises_cost_their_own_users_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killed: list[int] = []
+    deaths = tmp_path / "deaths"
+
+    def die() -> None:
+        with deaths.open("a") as file:
+            file.write("x")
+        os._exit(1)
 
     def engine(job: Callable[..., Any], *, nodes: int, folder: Path) -> Any:
-        shard = records_path(folder / "1", "train")
-        shard.unlink()
-        os.mkfifo(shard)
-        threading.Thread(target=kill_readers, args=(shard.resolve(), 2, killed), daemon=True).start()
         records_path(folder / "2", "train").write_bytes(b"HIV positive")
-        return run_on_flower(job, nodes=nodes, folder=folder)
+        return run_on_flower(job, nodes=nodes, folder=folder, app=faulty(die))
 
     without_work(monkeypatch)
     arm = {"name": "a", "embedding": PURKAYASTHA, "label": {"mechanism": "identity"}}
     (tmp_path / "out").mkdir()
     (line,) = run(experiment(arm, population={"timeout": 120.0}), tmp_path / "out", engine=engine)["arms"]
-    assert len(killed) == 2, "a worker must die on the message, and the one that tries it again"
+    assert deaths.read_text() == "xx", "a worker must die on the message, and the one that tries it again"
     assert line["users"] == 60 and line["delivered"] == 40 and line["dropped"] == {}
     assert line["errors"] == {"a worker died, or no reason was given": 1, REFUSALS["failed"][1]: 1}
     assert "HIV" not in json.dumps(json_ready(line)) and line["accuracy"] is not None
@@ -331,16 +322,14 @@ def test_a_node_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.M
         def later(grid: Any) -> Any:
             nothing = [Message(RecordDict(), node, MESSAGE_TYPE) for node in grid.get_node_ids()]
             assert all(answer.has_error() for answer in grid.send_and_receive(nothing, timeout=SECONDS))
-            (folder / "1" / "node.json").unlink()
-            os.mkfifo(folder / "1" / "node.json")  # whoever opens it waits for a writer
             return job(grid)
 
-        return run_on_flower(later, nodes=nodes, folder=folder, actors=4)
+        return run_on_flower(later, nodes=nodes, folder=folder, actors=4, app=faulty(lambda: time.sleep(10**6)))
 
     without_work(monkeypatch)
     (tmp_path / "run").mkdir()
     line = run(study(4, users=32, timeout=8.0), tmp_path / "run", engine=engine)["arms"][0]
-    assert line["delivered"] == 24 and line["errors"] == {"no answer": 3}
+    assert line["delivered"] == 24 and line["errors"] == {"no answer": 2}
 
 
 def stop(process: subprocess.Popen[str], moment: str, how: signal.Signals) -> str:
