@@ -117,15 +117,15 @@ def main() -> int:
     differing = 0
     for name in options.names or sorted(path.stem for path in EXPERIMENTS.glob("*.toml")):
         try:
-            found = json.loads(json.dumps(KINDS[options.kind](name)))
+            numbers = json.loads(json.dumps(KINDS[options.kind](name)))
         except RuntimeError as error:
             print(f"{name}: left out: {error}", flush=True)
             continue
-        lines = [] if options.write else differences(kept.get(name), found)
+        lines = [] if options.write else differences(kept.get(name), numbers)
         differing += len(lines)
         print("\n".join(f"{name} / {line}" for line in lines) or f"{name}: ok", flush=True)
         if options.write:
-            kept[name] = found
+            kept[name] = numbers
             file.write_text(json.dumps(dict(sorted(kept.items())), indent=1, ensure_ascii=False) + "\n")
     return min(differing, 1)
 

@@ -56,9 +56,7 @@ def wait_until(done: Callable[[], object], process: subprocess.Popen[bytes] | No
 
 
 @contextmanager
-def running(
-    command: list[str], *, log: Path, env: dict[str, str] | None = None, cwd: Path | None = None
-) -> Iterator[subprocess.Popen[bytes]]:
+def running(command: list[str], *, log: Path, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """A process in a group of its own, of which nothing is left afterwards, whatever happened."""
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -67,7 +65,6 @@ def running(
             stdout=out,
             stderr=subprocess.STDOUT,
             env=env,
-            cwd=cwd,
             start_new_session=True,
             preexec_fn=_with_us,
         )

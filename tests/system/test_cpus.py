@@ -32,9 +32,9 @@ from pathlib import Path
 from mechanisms.messages.wire import record_to_bytes, reply_to_record
 from tests.support.answers import ask
 from tests.support.clients import request
-from tests.system.test_golden import FILE, found
+from tests.system.test_golden import FILE, current
 
-golden, here = json.loads(FILE.read_text(encoding="utf-8")), found()
+golden, here = json.loads(FILE.read_text(encoding="utf-8")), current()
 for kind, digests in golden.items():
     assert {name for name in digests if here[kind].get(name) != digests[name]} == set(), kind
 assert here == golden

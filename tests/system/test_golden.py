@@ -123,7 +123,7 @@ def of_mechanism(mechanism: Any) -> str:
     return sha(np.ascontiguousarray(np.round(drawn, 9) + 0.0).tobytes())
 
 
-def found() -> dict[str, Any]:
+def current() -> dict[str, Any]:
     """All digests, as the file keeps them."""
     with tempfile.TemporaryDirectory() as place:
         requests = {name: of_request(make, Path(place) / str(i)) for i, (name, make) in enumerate(REQUESTS.items())}
@@ -143,4 +143,4 @@ def test_draws_at_a_fixed_seed_are_those_published() -> None:
 
 
 if __name__ == "__main__":
-    FILE.write_text(json.dumps(found(), indent=1) + "\n", encoding="utf-8")
+    FILE.write_text(json.dumps(current(), indent=1) + "\n", encoding="utf-8")
