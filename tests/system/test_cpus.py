@@ -23,7 +23,6 @@ from tests.support.paths import ROOT
 
 CPUS = {
     "no features": {"NPY_DISABLE_CPU_FEATURES": " ".join(FEATURES)},
-    "the first feature": {"NPY_DISABLE_CPU_FEATURES": " ".join(FEATURES[1:])},
     "an older core": {"OPENBLAS_CORETYPE": "Nehalem"},
 }
 PROGRAM = """

@@ -214,13 +214,11 @@ def test_what_does_not_belong_together_is_not_scored(deployed: Deployed, monkeyp
     monkeypatch.setenv("XDG_CACHE_HOME", deployed.environment["XDG_CACHE_HOME"])
     experiment, server = load("study.toml"), deployed.folder / "server" / "run"
     prepared, whose = prepare(experiment), deployed.folder / "shuffler" / "origins"
-    with pytest.raises(UserError, match=r"^--origins nowhere/test.npy: "):
-        score_arm(experiment, prepared, "a", server=server, origins=Path("nowhere"))
     about = server / "models" / "a" / "model.json"
     kept = about.read_text()
     about.write_text(kept.replace('["bad", "good"]', '["good", "bad"]'))
     try:
-        with pytest.raises(UserError, match="its classes are good, bad, and those of the study's data bad, good"):
+        with pytest.raises(UserError, match="its classes are good, bad"):
             score_arm(experiment, prepared, "a", server=server, origins=whose)
     finally:
         about.write_text(kept)
