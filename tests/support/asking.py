@@ -30,7 +30,6 @@ from sottovoce.deployment import certificates
 from tests.support.devices import DIM, encoder_folder, request_for
 
 CLASSES = ("bad", "good", "so so")
-EPSILON = 10.0
 SENTENCE = "the film was good"
 #: What it costs to ask about it, at worst.
 COST = 31.415926

@@ -43,10 +43,6 @@ def wait_for(grid, node_id, process):
     wait_until(lambda: node_id in grid.get_node_ids(), process)
 
 
-def wait_to_read(process, words):
-    wait_until(lambda: words in process.log.read_text(), process)
-
-
 def ask(grid, node_id, timeout=60, **changes):
     """The records of the one node's reply, or its error."""
     asked = request_to_record(request(arm="", **changes))

@@ -7,7 +7,6 @@ from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import Vocabulary
 
 ALARM = 1e-6
-EPSILONS = (0.0, 0.5, 3.0, 1000.0)
 STOPS = ("the", "of", "and", "to", "in", "is", "it", "that", "was", "for")
 
 
