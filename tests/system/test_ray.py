@@ -328,7 +328,7 @@ def test_a_node_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.M
 
     without_work(monkeypatch)
     (tmp_path / "run").mkdir()
-    line = run(study(4, users=32, timeout=8.0), tmp_path / "run", engine=engine)["arms"][0]
+    line = run(study(4, users=32, timeout=30.0), tmp_path / "run", engine=engine)["arms"][0]
     assert line["delivered"] == 24 and line["errors"] == {"no answer": 2}
 
 
