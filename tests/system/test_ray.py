@@ -376,21 +376,3 @@ def test_a_command_that_is_killed_at_several_moments_goes_on(shared: Path, tmp_p
     assert last.returncode == 0 and "finished before: no noise" in words
     assert bits(tmp_path / "run", json.loads(printed)) == whole
     assert not (tmp_path / "run.part").exists()
-
-
-# --- a protocol without nodes
-
-
-def test_the_published_procedure_runs_without_nodes_and_says_what_it_is(shared: Path, tmp_path: Path) -> None:
-    training = {"protocol": "paper", "acknowledge-not-private": True, "epochs": 1}
-    arms = [ARMS[0], ARMS[1] | {"label": RANDOMIZED}]
-    (tmp_path / "out").mkdir()
-    # "label-stages" belongs to another protocol
-    asked = from_table(table(shared, arm=arms) | {"training": training})
-    results = run(asked, tmp_path / "out", engine=run_on_flower)
-    assert "not private" in results["way_sentence"] and not (tmp_path / "out" / "nodes").exists()
-    assert [(line["dim"], line["epsilon"], line["way"]) for line in results["arms"]] == [
-        (16, None, "paper"),
-        (16, 10.0, "paper"),
-    ]
-    assert all("∞ for the gradients" in line["budget"]["statement"] for line in results["arms"])
