@@ -78,7 +78,7 @@ def encoder_folder(place: Path) -> Path:
     return folder
 
 
-def request_for(encoder: Encoder, **changes: Any) -> Request:
+def request_for(encoder: Encoder, /, **changes: Any) -> Request:
     rng = np.random.default_rng(1)
     values: dict[str, Any] = {
         "arm": "",
