@@ -33,7 +33,7 @@ _WHATEVER = {
 def price(
     settings: Settings, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the fast part of one answer's cost: {"mechanisms", "worst_case", "delta", "words"}.
+    """Return the fast part of one answer's cost: {"mechanisms", "worst_case", "words"}.
 
     It trusts nobody. `loss` computes the slow part, from the distribution of the loss. worst_case is the theorems' ε.
     words has all of it as sentences.
@@ -52,7 +52,6 @@ def price(
     return {
         "mechanisms": [named(m) for m in mechanisms],
         "worst_case": worst,
-        "delta": settings.delta,
         "words": [_worst(settings, mechanisms[0], worst)],
     }
 
@@ -63,27 +62,19 @@ def loss(
     """Return {"worst_case", "local", "metric", "words"} of one answer, by the distribution of its loss.
 
     local is the least proved ε at δ, trusting nobody. metric is the bound of two sentences. words has all of it as
-    sentences, with the bound of a guess which class, or which of POOL sentences, it was.
-
-    Args:
-        settings: Settings of the page.
-        classes: Number of classes.
-        vocabulary: Vocabulary of texts, if it is loaded.
-        declared: Exposures declared public, with their reasons.
-
-    Raises:
-        ValueError: A setting is invalid.
+    sentences, with the bound of a guess which class, or which of POOL sentences, it was. The arguments are those of
+    `price`.
     """
     mechanisms = settings.mechanisms(classes, vocabulary)
     public = {name: reason for name, reason in declared.items() if name in mechanisms[0].guarantee.exposes}
     rungs = ladder_of(mechanisms, users=None, delta=settings.delta, public=public)  # without a shuffler
-    record_rung = next(rung.to_dict() for rung in rungs if rung.name == "record")
-    worst, local = _infinite(record_rung["worst_case"]), _infinite(record_rung["epsilon"])
+    record = next(rung for rung in rungs if rung.name == "record")
+    assert record.worst_case is not None and record.epsilon is not None
     return {
-        "worst_case": worst,
-        "local": local,
-        "metric": record_rung["statement"] + _condition(mechanisms[0]),
-        "words": _words(settings, mechanisms, worst, local, classes),
+        "worst_case": record.worst_case,
+        "local": record.epsilon,
+        "metric": record.statement + _condition(mechanisms[0]),
+        "words": _words(settings, mechanisms, record.worst_case, record.epsilon, classes),
     }
 
 
@@ -160,7 +151,3 @@ def small(delta: float) -> str:
 
 def _raised(exponent: int) -> str:
     return str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-
-
-def _infinite(value: Any) -> float:
-    return math.inf if value == "inf" else float(value)

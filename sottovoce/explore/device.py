@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client.charging import recall
-from client.device.statement import describe_account, describe_release, read_statement
+from client.device.statement import describe_account, read_statement
 from client.node import Node, load_node, write_node
 from client.policy import Policy, Refused
-from client.sanitizer import Sanitizer, due_of
+from client.sanitizer import Sanitizer
 from client.shard import Shard
 from client.store.questions import QuestionRecords, sentence_hash
 from mechanisms.messages.refusals import REFUSALS
@@ -145,57 +144,8 @@ class Device:
             "declared": policy.declared,
         }
 
-    def further(self, request: Request, text: str) -> dict[str, Any]:
-        """Return the cost of an answer, and why the policy would refuse it.
-
-        Nothing is drawn or charged.
-
-        Args:
-            request: Request to answer.
-            text: The sentence.
-
-        Returns:
-            {"costs", "worst_case", "affordable", "repeats", "refusal"}. affordable is the number of such answers that
-            the total allows, for one channel. repeats is True if the answer left before and would be repeated.
-        """
-        policy, person = self.policy, np.array([_USER], np.int64)
-        costs = {item.channel: policy.cost(item.mechanism.guarantee) for item in request.questions}
-        answer: dict[str, Any] = {
-            "costs": {item.channel: describe_release(item.mechanism.guarantee, policy) for item in request.questions},
-            "worst_case": sum(cost.epsilon for c, cost in costs.items() if c not in policy.unprotected),
-            "refusal": None,
-            "affordable": None,
-            "repeats": False,
-        }
-        with self.node.ledger("") as ledger:
-            with self._numbering, QuestionRecords(self.folder) as questions:
-                record = questions.record_numbers(_USER, [sentence_hash(text)])
-            if record[0] < 0:  # as the next sentence would be numbered
-                record = np.array([ledger.last_record(_USER) + 1], np.int64)
-            try:
-                policy.check(request)
-                dues = due_of(request)
-                reply = recall(
-                    list(dues),
-                    person,
-                    0 * record if request.of_users else record,
-                    policy=policy,
-                    ledger=ledger,
-                )
-            except Refused as error:
-                return answer | {"refusal": told(error)}
-            if reply is None and len(costs) == 1:
-                (cost,) = costs.values()
-                answer["affordable"] = policy.affords(policy.spent(ledger, person), cost, "total")
-        return answer | {"repeats": reply is not None}
-
 
 def told(error: Refused) -> dict[str, Any]:
     """Return a refusal for the page: the server's message, and its meaning."""
     code, text = REFUSALS[error.reason]
     return {"reason": error.reason, "code": code, "text": text, "why": _WHY.get(error.reason, "")}
-
-
-def asked_again(request: Request, rounds: int) -> Request:
-    """Return the same request in another round: a new stage, in which a record may be released once."""
-    return replace(request, stage=f"{request.stage}-{rounds}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ from mechanisms.vocabulary import NOTHING
 from simulations.errors import UserError
 from simulations.progress import lines_to
 from sottovoce.explore import costs, inference
-from sottovoce.explore.device import Device, Sent, asked_again, told
+from sottovoce.explore.device import Device, Sent, told
 from sottovoce.explore.inference import Truth
-from sottovoce.explore.settings import MECHANISMS, SLIDERS, Settings, absent, slider_of
+from sottovoce.explore.settings import MECHANISMS, SLIDERS, Settings, slider_of
 from sottovoce.explore.world import CLASSES, World, kind_of
 from sottovoce.report.glossary import entries
 
@@ -29,35 +30,36 @@ _PLACES = 4
 
 
 class Loading:
-    """World that is made in a thread. `line` is its progress; `failed` is the reason if it cannot be made.
+    """World that is made in a thread. `line` is its progress.
 
     Args:
         make: Function that makes the world.
     """
 
     def __init__(self, make: Callable[[], World]) -> None:
-        self.line, self.failed = "loading", ""
-        self._make = make
-        self._world: World | None = None
-        self._done = threading.Event()
-        threading.Thread(target=self._run, daemon=True).start()
+        self.line = "loading"
+        self._world: Future[World] = Future()
+        threading.Thread(target=self._run, args=(make,), daemon=True).start()
 
-    def _run(self) -> None:
+    def _run(self, make: Callable[[], World]) -> None:
         try:
             with lines_to(self._say, thread=threading.get_ident()):
-                self._world = self._make()
+                self._world.set_result(make())
         except Exception as error:  # the page shows any error in place of a world
-            self.failed = " ".join(str(error).split()) or type(error).__name__
-        finally:
-            self._done.set()
+            self._world.set_exception(UserError(" ".join(str(error).split()) or type(error).__name__))
 
     def _say(self, line: str) -> None:
         self.line = line
 
     @property
+    def failed(self) -> str:
+        """Return the reason if the world cannot be made."""
+        return str(self._world.exception() or "") if self._world.done() else ""
+
+    @property
     def ready(self) -> bool:
         """Return True if the world is made."""
-        return self._done.is_set() and self._world is not None
+        return self._world.done() and not self.failed
 
     def world(self, seconds: float = 600.0) -> World:
         """Return the world, after a wait of at most `seconds`.
@@ -65,11 +67,10 @@ class Loading:
         Raises:
             UserError: It cannot be made, or not in time.
         """
-        if not self._done.wait(seconds):
-            raise UserError("still loading; try again in a moment")
-        if self._world is None:
-            raise UserError(self.failed)
-        return self._world
+        try:
+            return self._world.result(seconds)
+        except TimeoutError:
+            raise UserError("still loading; try again in a moment") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +95,6 @@ class Explorer:
             "first": Settings().to_dict(),
             "mechanisms": MECHANISMS,
             "sliders": {name: slider_of(name) for name in SLIDERS},
-            "absent": {channel: absent(channel) for channel in MECHANISMS},
             "channels": list(MECHANISMS if world is None else world.channels),
             "classes": [] if world is None else list(world.classes),
             "name": "" if world is None else world.name,
@@ -189,7 +189,7 @@ class Explorer:
         if not text.strip():
             raise UserError("type a sentence first")
         request, truth = self._asked(world, settings, text, label)
-        request = asked_again(request, rounds)
+        request = replace(request, stage=f"{request.stage}-{rounds}")  # in which a record may be released once
         try:
             submission = self.device.send(request, text, label, world.encoder)
         except Refused as error:
@@ -200,21 +200,6 @@ class Explorer:
             "wire": submission.wire,
             "channels": [self._released(world, submission, channel, truth) for channel in request.channels],
         }
-
-    def ledger(self, settings: Settings, text: str, rounds: int) -> dict[str, Any]:
-        """Return the device's past releases, and the cost of this request now.
-
-        Args:
-            settings: Settings of the page.
-            text: The sentence.
-            rounds: Number of the round.
-        """
-        world = self._world
-        cost = None
-        if settings.channel in world.channels:
-            request = asked_again(world.request(settings), rounds)
-            cost = self.device.further(request, text)
-        return self.device.statement() | {"further": cost}
 
     @property
     def _world(self) -> World:

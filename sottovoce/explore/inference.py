@@ -96,12 +96,6 @@ def candidates(world: World, question: MappedQuestion, truth: Truth) -> FloatArr
     return statistic_vectors(np.repeat(points, question.classes, axis=0), labels, question.codes)
 
 
-def evidence(question: Question, released: FloatArray, known: FloatArray) -> FloatArray:
-    """Return log-likelihoods (n, p) of released vectors (n, .) under candidates (p, .)."""
-    likelihood = log_likelihood_of_means if isinstance(question, VectorQuestion) else log_likelihood
-    return likelihood(question.mechanism, released, known)
-
-
 def shares(logs: FloatArray) -> FloatArray:
     """Return posterior probabilities (n, p) of equally likely alternatives, from log-likelihoods (n, p)."""
     result: FloatArray = np.exp(logs - logsumexp(logs, axis=1, keepdims=True))
@@ -120,7 +114,8 @@ def of_vector(world: World, question: MappedQuestion, payload: NDArray[Any], tru
     mechanism: Any = question.mechanism
     z = question.decode(payload[None])
     per = question.classes if isinstance(question, VectorQuestion) else 1  # in a user vector a sentence has any label
-    posterior = shares(evidence(question, z, candidates(world, question, truth)))[0].reshape(-1, per)
+    likelihood = log_likelihood_of_means if isinstance(question, VectorQuestion) else log_likelihood
+    posterior = shares(likelihood(mechanism, z, candidates(world, question, truth)))[0].reshape(-1, per)
     sentences = posterior.sum(axis=1)
     texts = [truth.text, *world.texts[: POOL - 1]]
     order = np.argsort(-sentences, kind="stable")[:SHOWN]

@@ -69,7 +69,7 @@ def application(explorer: Explorer, token: str) -> ASGIApp:
         "loss": lambda q: explorer.loss(_settings(q), _text(q)),
         "guesses": lambda q: explorer.guesses(_settings(q), _numbers(q)),
         "send": lambda q: explorer.send(_settings(q), _text(q), _label(q), _integer(q, "round", 1, 1000)),
-        "ledger": lambda q: explorer.ledger(_settings(q), _text(q), _integer(q, "round", 1, 1000)),
+        "ledger": lambda q: explorer.device.statement(),
     }
 
     async def state(request: Request) -> Response:

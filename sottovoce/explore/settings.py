@@ -47,7 +47,6 @@ class Slider:
         least: Least ε.
         most: Largest ε.
         more: Sliders of parameters beside ε and dim, by parameter.
-        calibrated: Whether δ is a parameter, at which the noise is calibrated to ε.
     """
 
     label: str
@@ -55,7 +54,6 @@ class Slider:
     least: float
     most: float
     more: Mapping[str, Range] = field(default_factory=dict)
-    calibrated: bool = False
 
 
 _K = {"k": Range("Words to choose from, K", 2, 200, 1)}
@@ -63,7 +61,7 @@ _K = {"k": Range("Words to choose from, K", 2, 200, 1)}
 SLIDERS = {
     "purkayastha": Slider("Purkayastha: turns it on a sphere", 6.0, 0.0, 20.0),
     "planar-laplace": Slider("planar Laplace: shifts it", 12.0, 0.0, 40.0),
-    "gaussian": Slider("Gaussian: shifts it, without a worst case", 6.0, 0.5, 20.0, calibrated=True),
+    "gaussian": Slider("Gaussian: shifts it, without a worst case", 6.0, 0.5, 20.0),
     "privunit": Slider("PrivUnit: a cap around it", 4.0, 0.0, 16.0),
     "randomized-response": Slider("randomized response", 2.0, 0.0, 8.0),
     "santext": Slider("SanText: near words more often", 12.0, 0.0, 24.0),
@@ -83,18 +81,6 @@ SLIDERS = {
     "tem": Slider("TEM: near words, far ones alike", 12.0, 0.5, 24.0),
     "mahalanobis": Slider("Mahalanobis: noise by the words' shape", 12.0, 0.5, 24.0),
 }
-#: Reasons why the page does not show a mechanism: relative clauses after its name.
-ABSENT = {
-    "identity": "which hides nothing",
-    "random": "which has no ε",
-    "randomized-response-prior": "which wants to know what is public about this very person",
-    "madlib-syntax": "which wants the part of speech of every word",
-}
-#: Reason of all others: mechanisms that decide about a word by more than the word.
-WHOLE_TEXT = (
-    "whose chance of a word depends on the whole text or on a language model, so that no list of a word's chances can "
-    "be shown"
-)
 #: Mechanisms of each channel on the page; the first is the default.
 MECHANISMS = {channel: tuple(name for name in SLIDERS if CATALOGUE[name].channel == channel) for channel in CHANNELS}
 #: Least and largest value of each number; whole numbers have whole bounds.
@@ -104,8 +90,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "dim": (2, 64),
     "delta": (1e-15, 0.1),
 }
-#: Most tokens that are read of a text, and the setting of its length.
-TOKENS, LENGTH = 16, "kept"
+#: Most tokens that are read of a text. Its length stays as it is, so that one can follow the words.
+TOKENS = 16
 
 
 @dataclass(frozen=True)
@@ -118,8 +104,6 @@ class Settings:
         epsilon: ε in the mechanism's own metric.
         label_epsilon: ε of a label beside an embedding or a text, by randomized response; None without a label.
         dim: m' of an embedding; number of features of a user vector.
-        tokens: Tokens of a text, as in experiment files.
-        length: Length of a text, as in experiment files.
         delta: δ of every ε that has one.
         more: Values of the mechanism's sliders beside ε and dim, in their order.
     """
@@ -129,8 +113,6 @@ class Settings:
     epsilon: float = 6.0
     label_epsilon: float | None = None
     dim: int = 16
-    tokens: int = field(default=TOKENS)
-    length: str | float = LENGTH
     delta: float = 1e-6
     more: tuple[tuple[str, float], ...] = ()
 
@@ -165,11 +147,6 @@ class Settings:
         items = {name: value for name, value in items.items() if name not in extra_names}
         if QUESTIONS[channel].reads_labels:  # these hold the label themselves
             items["label_epsilon"] = None
-        if type(items.get("tokens", TOKENS)) is not int or not 1 <= items.get("tokens", TOKENS) <= 64:
-            raise UserError("settings: tokens must be a whole number from 1 to 64")
-        length = items.get("length", LENGTH)
-        if length != LENGTH and not (type(length) in (int, float) and 0 <= length <= 1000):
-            raise UserError('settings: length must be "kept", or an ε from 0 to 1000')
         return cls(**items)
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,12 +154,6 @@ class Settings:
         values = asdict(self)
         del values["more"]
         return values | dict(self.more)
-
-    @property
-    def text(self) -> dict[str, Any]:
-        """Return the text mechanism, in the form of experiment files."""
-        spec = {"mechanism": self.mechanism, "epsilon": self.epsilon, "tokens": self.tokens, "length": self.length}
-        return spec | dict(self.more)
 
     def size(self, classes: int) -> int | None:
         """Return the number of released coordinates; None for other channels.
@@ -207,9 +178,10 @@ class Settings:
         if domain_of(self) is Domain.TEXT:
             if vocabulary is None:
                 raise UserError("the words are not loaded yet; wait a moment")
-            first: Any = build(self.text, channel="text", vocabulary=vocabulary)
+            spec = {"mechanism": self.mechanism, "epsilon": self.epsilon, "tokens": TOKENS, "length": "kept"}
+            first: Any = build(spec | dict(self.more), channel="text", vocabulary=vocabulary)
         else:
-            text = self.mechanism if self.epsilon is None else f"{self.mechanism}:epsilon={self.epsilon!r}"
+            text = f"{self.mechanism}:epsilon={self.epsilon!r}"
             mechanism: Any = mechanism_of(text, classes=classes, delta=self.delta, dim=self.size(classes))
             first = replace(mechanism, **dict(self.more))
         if self.label_epsilon is None:
@@ -223,18 +195,6 @@ def start(mechanism: str, parameter: str) -> Any:
     return usual(kind).get(parameter, getattr(kind, parameter, None))
 
 
-def absent(channel: str) -> str:
-    """Return the mechanisms of a channel that the page does not show, with the reasons."""
-    groups: dict[str, list[str]] = {}
-    for name, kind in CATALOGUE.items():
-        if name not in SLIDERS and getattr(kind, "channel", CHANNELS[0]) == channel:
-            groups.setdefault(ABSENT.get(name, WHOLE_TEXT), []).append(name)
-    names_by_reason = {
-        reason: " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) for reason, names in groups.items()
-    }
-    return "; ".join(f"{names}, {reason}" for reason, names in names_by_reason.items())
-
-
 def slider_of(mechanism: str) -> dict[str, Any]:
     """Return a mechanism's sliders for the page, JSON-ready."""
     kind, slider = CATALOGUE[mechanism], SLIDERS[mechanism]
@@ -244,7 +204,6 @@ def slider_of(mechanism: str) -> dict[str, Any]:
         "least": slider.least,
         "most": slider.most,
         "dim": "dim" in usual(kind),
-        "calibrated": slider.calibrated,
         "more": {name: asdict(entry) | {"start": start(mechanism, name)} for name, entry in slider.more.items()},
     }
 

@@ -77,7 +77,6 @@ export class Controls {
       parts.push(make("div", { class: "slider" }, make("label", { for: "mechanism" }, "How it is blurred"),
         make("select", { id: "mechanism", onchange: e => this.set(this.first(e.target.value)) },
           names.map(name => make("option", { value: name, selected: name === s.mechanism }, this.told.sliders[name].label)))));
-      parts.push(make("details", {}, make("summary", {}, "Not here"), make("p", { class: "soft" }, `${this.told.absent[s.channel]}.`)));
     }
     parts.push(this.range("epsilon", ["How much may be told: ", term("ε (epsilon)", "ε")], slider.least, slider.most,
       s.channel === "label" ? 0.25 : slider.most < 1 ? 0.01 : 0.5, s.epsilon, v => v, v => String(v)));

@@ -1,4 +1,4 @@
-// The ledger: what has left, what one more answer would cost, and what the policy refuses.
+// The ledger: what has left, what is spent, and what the policy allows.
 
 import { at, count, epsilon, make, put, term } from "./dom.js";
 
@@ -11,7 +11,6 @@ export function ledger(found) {
     parts.push(make("p", {}, make("strong", {}, `ε = ${epsilon(found.spent.epsilon)}`), ` of ${epsilon(total)} is spent, without what is declared public, in ${count(found.spent.releases)} of ${count(found.releases)} `,
       term("release", "releases"), "."), make("div", { class: "meter", "aria-hidden": "true" }, inner));
   }
-  parts.push(...further(found.further));
   const rows = found.answers.slice().reverse().map(one => make("tr", {}, make("td", {}, new Date(1000 * one.time).toLocaleTimeString()),
     make("td", {}, one.channel), make("td", {}, one.stage), make("td", { class: "num" }, `ε = ${epsilon(one.worst_case)}`,
       one.public.length && one.worst_case !== "inf" ? ` between texts that agree in ${one.public.join(" and ")}; else ∞` : "")));
@@ -23,15 +22,4 @@ export function ledger(found) {
     make("p", {}, `Of each record: ${limits.join(", ")}.`), Object.entries(found.declared).map(([name, why]) => make("p", {}, `Declared public: ${name} (${why}).`)),
     found.account.map(line => make("p", { class: "soft" }, line))));
   put(at("account"), parts);
-}
-
-function further(found) {
-  if (!found) return [];
-  if (found.repeats) return [make("p", {}, "The same question once more costs nothing: it gets the same bytes.")];
-  const costs = Object.entries(found.costs).map(([name, cost]) => `${name} ${cost}`).join(", ");
-  if (found.refusal) {
-    return [make("div", { class: "warn" }, make("p", {}, make("strong", {}, "This device would refuse: "), found.refusal.text, "."),
-      found.refusal.why ? make("p", {}, `${found.refusal.why[0].toUpperCase()}${found.refusal.why.slice(1)}.`) : null, make("p", {}, `It would cost ${costs}.`))];
-  }
-  return [make("p", {}, `To send this would cost: ${costs}.`, found.affordable === null ? "" : ` The total allows ${count(found.affordable)} like it.`)];
 }

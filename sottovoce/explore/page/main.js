@@ -32,25 +32,18 @@ const loss = new Latest("loss", (found, { question }) => {
   alternatives(found.outputs);
   current("out");
 }, fail, version);
-const account = new Latest("ledger", found => {
-  ledger(found);
-  current("account");
-}, fail, version);
+const account = new Latest("ledger", ledger, fail, version, true);
 
-// One after the other, the quick ones first, and no further than until a person changes something.
 async function rest() {
   const of = changes;
-  for (const one of [account, loss]) {
-    if (one !== account || ready) await one.ask(controls.question({ round: controls.round }));
-    if (of !== changes) return;
-  }
-  performance.mark("whole");
+  await loss.ask(controls.question());
+  if (of === changes) performance.mark("whole");
 }
 
 function changed() {
   changes += 1;
   points = null;
-  old("words", "out", "account");
+  old("words", "out");
   if (shown) {
     shown = false;
     nothing();
@@ -90,7 +83,7 @@ async function send() {
   } catch (error) {
     fail(error);
   }
-  account.ask(controls.question({ round: controls.round }));
+  account.ask({});
 }
 
 async function load() {
@@ -102,6 +95,7 @@ async function load() {
       controls.ready(told);
       at("where").textContent = `The sentences that the server knows: ${told.name}.`;
       say("Ready.");
+      account.ask({});
       changed();
       performance.mark("ready");
       return undefined;
@@ -123,7 +117,7 @@ async function start() {
   });
   at("again").addEventListener("click", () => { controls.round += 1; rounds(); send(); });
   // another tab may have been answered meanwhile
-  addEventListener("focus", () => { if (ready) account.ask(controls.question({ round: controls.round })); });
+  addEventListener("focus", () => { if (ready) account.ask({}); });
   changed();
   performance.mark("first");
   await load();

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import time
+import json
+from collections.abc import Iterator
 
 import pytest
 
-from tests.sottovoce.explore.conftest import TEXT, Person
-from tests.support.axe import faults, needs_axe
-from tests.support.browser import CHROMIUM
+from sottovoce.explore.service import explorer, serving
+from sottovoce.explore.world import World
+from tests.sottovoce.explore.conftest import TEXT
+from tests.support.browser import CHROMIUM, Browser
 
 pytestmark = [
     pytest.mark.slow,
@@ -17,96 +19,56 @@ pytestmark = [
 SCRIPT = '<script>document.title = "run"</script><img src="x" onerror="document.title = \'run\'"><b>film</b>'
 
 
-def test_a_sentence_is_typed_sent_sent_again_and_refused(person: Person) -> None:
-    person.types(TEXT)
-    person.browser.wait("document.querySelectorAll('#out svg .truth').length > 0")
-    assert "Nothing has left yet" in person.reads("out") and "Nothing has left" in person.reads("inferred")
-    person.clicks("send", "Sent: 32 bytes")
-    assert "The bytes themselves: 32" in person.reads("out")
-    assert "the theorem's limit" in person.reads("inferred")
-    person.clicks("send", "Sent again: the same bytes, at no cost.")
-    person.clicks("again", "Round 2")
-    person.browser.wait("document.getElementById('account').innerText.includes('explore-2')")
-    assert "37.7 of 800 is spent, without what is declared public, in 2 of 50" in person.reads("account")
-    person.clicks("again", "Refused: nothing left.")
-    assert "what is left of the policy's budget does not cover the request" in person.reads("out")
-    assert "in 2 of 50" in person.reads("account")
+@pytest.fixture
+def page(browser: Browser, world: World) -> Iterator[Browser]:
+    """The open page, whose world is loaded."""
+    browser.complaints.clear()
+    browser.requested.clear()
+    with explorer(make=lambda: world) as shown, serving(shown) as address:
+        browser.open(address)
+        browser.wait("performance.getEntriesByName('ready').length > 0")
+        yield browser
+        asked, complaints = list(browser.requested), list(browser.complaints)
+        browser.open("about:blank")  # or what it still asks would be the next one's
+    assert all(where.startswith(address) for where in asked) and not complaints, (asked, complaints)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    ("channel", "there"), [("text", "your word"), ("statistic", "One vector left"), ("label", "leaves with")]
-)
-def test_every_channel_is_shown(channel: str, there: str, person: Person) -> None:
-    person.types(TEXT)
-    person.chooses(channel)
-    person.slides("epsilon", 2)
-    person.clicks("send", "Sent: ")
-    person.browser.wait(f"document.getElementById('out').innerText.toLowerCase().includes('{there.lower()}')")
+def change(page: Browser, place: str, value: str | float) -> None:
+    element = f"document.getElementById('{place}')"
+    page.evaluate(f"(() => {{ {element}.value = {json.dumps(value)}; {element}.dispatchEvent(new Event('input')) }})()")
 
 
-#: Answers that take longer than a slide come later still: the question, and what it says of ε.
-SLOWLY = """
-const real = window.fetch;
-window.fetch = async (where, how) => {
-  const slow = ["loss", "ledger"].some(name => String(where).endsWith(name));
-  if (slow) await new Promise(done => setTimeout(done, 300));
-  return real(where, how);
-};
-"""
+def click(page: Browser, button: str, then: str) -> None:
+    page.wait(f"!document.getElementById('{button}').disabled")
+    page.evaluate(f"document.getElementById('{button}').click()")
+    page.wait(f"document.body.innerText.includes({json.dumps(then)})")
 
 
-@pytest.mark.soak
-def test_no_number_of_another_epsilon_stands_there_unmarked(person: Person) -> None:
-    """While answers are on their way: what was there is marked as old, and answers of another ε are not taken."""
-    marked = "[...document.querySelectorAll('[aria-busy]')].map(one => one.id)"
-    person.types(TEXT)
-    person.slides("epsilon", 2)
-    settled = f"{marked}.length === 0 && !document.getElementById('words').innerText.includes('…')"
-    person.browser.wait(settled)
-    person.does(SLOWLY)
-    before = person.reads("words")
-    assert "Worst case: ε = 6.283" in before and "Nearly always: ε = " in before
-    person.slides("epsilon", 4)
-    assert "account" in person.browser.evaluate(marked)
-    assert "Worst case: ε = 12.57" in person.reads("words") and "small δ: ε = …" in person.reads("words")
-    assert "…" in person.does("return getComputedStyle(document.getElementById('account'), '::after').content")
-    person.browser.wait(settled)
-    # asked at 3, answered when 5 is chosen already
-    person.slides("epsilon", 3)
-    time.sleep(0.4)
-    person.slides("epsilon", 5)
-    person.browser.wait(settled)
-    assert "Worst case: ε = 15.71" in person.reads("words")
-    alone = person.reads("words")
-    person.opens()
-    person.types(TEXT)
-    person.slides("epsilon", 5)
-    person.browser.wait(settled)
-    assert person.reads("words") == alone
+def text_of(page: Browser, place: str) -> str:
+    return str(page.evaluate(f"document.getElementById('{place}').innerText"))
 
 
-def test_a_script_in_a_sentence_is_shown_and_not_run(person: Person) -> None:
-    person.types(SCRIPT)
-    person.clicks("send", "Sent: ")
-    assert person.browser.evaluate("document.title").startswith("What leaves")
-    person.chooses("text")
-    person.slides("epsilon", 2)
-    person.clicks("send", "Sent: ")
-    assert person.browser.evaluate("document.querySelectorAll('#leaves b, main img, main script').length") == 0
+def test_a_sentence_is_typed_sent_sent_again_and_refused(page: Browser) -> None:
+    change(page, "sentence", TEXT)
+    page.wait("document.querySelectorAll('#out svg .truth').length > 0")
+    assert "Nothing has left yet" in text_of(page, "out") and "Nothing has left" in text_of(page, "inferred")
+    click(page, "send", "Sent: 32 bytes")
+    assert "The bytes themselves: 32" in text_of(page, "out") and "the theorem's limit" in text_of(page, "inferred")
+    click(page, "send", "Sent again: the same bytes, at no cost.")
+    click(page, "again", "Round 2")
+    page.wait("document.getElementById('account').innerText.includes('explore-2')")
+    spent = "37.7 of 800 is spent, without what is declared public, in 2 of 50"
+    assert spent in text_of(page, "account")
+    click(page, "again", "Refused: nothing left.")
+    assert "what is left of the policy's budget does not cover the request" in text_of(page, "out")
+    assert spent in text_of(page, "account")
 
 
-@pytest.mark.soak
-@needs_axe
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_core_finds_no_serious_fault(theme: str, person: Person) -> None:
-    """On the page of a sentence that was sent, unfolded, narrow and wide."""
-    person.browser.theme(theme)
-    person.types(TEXT)
-    person.clicks("send", "Sent: ")
-    person.browser.wait("document.querySelectorAll('[aria-busy]').length === 0")
-    person.does('for (const part of document.querySelectorAll("details")) part.open = true;')
-    for pixels in (360, 1920):
-        person.browser.width(pixels)
-        assert faults(person.browser) == []
-        assert person.browser.evaluate("document.documentElement.scrollWidth") <= pixels
+def test_a_script_in_a_sentence_is_shown_and_not_run(page: Browser) -> None:
+    change(page, "sentence", SCRIPT)
+    for channel in ("embedding", "text"):
+        page.evaluate(f"document.querySelector('input[value={channel}]').click()")
+        change(page, "s-epsilon", 2)
+        click(page, "send", "Sent: ")
+    assert page.evaluate("document.title").startswith("What leaves")
+    assert page.evaluate("document.querySelectorAll('#leaves b, main img, main script').length") == 0
