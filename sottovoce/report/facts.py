@@ -84,9 +84,7 @@ def unprotected(arm: ArmResult) -> bool:
 
 def server_is_trusted(arm: ArmResult) -> bool:
     """Return True if an arm's users send all of their data to the server, protected at most in what it publishes."""
-    if arm.way == CENTRALISED.name:
-        return True
-    return arm.budget.central_epsilon is not None
+    return arm.way == CENTRALISED.name or arm.budget.central_epsilon is not None
 
 
 def kept(arm: ArmResult) -> list[str]:

@@ -6,23 +6,6 @@ import re
 from functools import cache
 from importlib.resources import files
 
-#: Headings of the report's names, where they differ.
-_CALLED = {
-    "ε": "ε (epsilon)",
-    "δ": "δ (delta)",
-    "crowd": "shuffler, crowd",
-    "shuffler": "shuffler, crowd",
-    "shuffled ε": "shuffler, crowd",
-    "ledger": "ledger, charge",
-    "attack": "audit, attack",
-    "audit": "audit, attack",
-    "rung": "ladder, rung",
-    "ladder": "ladder, rung",
-    "central ε": "central differential privacy",
-    "exposed": "exposure",
-    "worst case ε": "worst case",
-}
-
 
 @cache
 def entries() -> dict[str, str]:
@@ -34,9 +17,10 @@ def entries() -> dict[str, str]:
 
 
 def meaning(name: str) -> str:
-    """Return the entry of a word that the report uses.
+    """Return the entry of a word of a heading, as "crowd" of "shuffler, crowd".
 
     Raises:
         KeyError: The glossary has no such word.
     """
-    return entries()[_CALLED.get(name, name)]
+    words = {part.strip(" )"): entry for heading, entry in entries().items() for part in re.split("[,(]", heading)}
+    return (words | entries())[name]

@@ -58,32 +58,24 @@ def page_of_plan(plan: Finished) -> str:
 
 
 def _rendered(template: str, runs: Sequence[Finished], asked: Sequence[str], **more: Any) -> str:
-    """Return a page of a template that extends base.html."""
+    """Return a page of a template that extends base.html, with its script and policy."""
     arms = [arm for run in runs for arm in run.arms]
     private = [arm for arm in arms if not facts.unprotected(arm) and facts.sides(arm)]
     names = dict.fromkeys(f"“{arm.name}”" for arm in arms if facts.unprotected(arm))
     answers = _left(private, len(arms)), _paid(private, len(arms)), _got(runs, private)
-    return _framed(
-        template,
+    templates = _templates()
+    script = Markup(templates.get_template("sort.js").render())
+    digest = base64.b64encode(sha256(script.encode()).digest()).decode()
+    return templates.get_template(template).render(
         runs=runs,
         names=[_title(run, runs) for run in runs],
         arms=len(arms),
         bare=", ".join(names),
         answers=list(zip(asked, answers, strict=True)),
-        **more,
-    )
-
-
-def _framed(template: str, **values: Any) -> str:
-    """Return a page of a template that extends base.html, with its script and policy."""
-    templates = _templates()
-    script = Markup(templates.get_template("sort.js").render())
-    digest = base64.b64encode(sha256(script.encode()).digest()).decode()
-    return templates.get_template(template).render(
         glossary=glossary.entries(),
         script=script,
         policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
-        **values,
+        **more,
     )
 
 

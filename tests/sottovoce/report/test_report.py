@@ -15,8 +15,9 @@ from server.card import Price
 from simulations.output.jsonable import json_ready
 from sottovoce.adversary.attacks.run import about
 from sottovoce.cli import main as cli
-from sottovoce.report import facts, glossary
-from sottovoce.report.write import report
+from sottovoce.report import facts
+from sottovoce.report.write import report, report_of_plan
+from tests.support.paths import ROOT
 from tests.support.results import demo
 
 
@@ -165,30 +166,25 @@ def test_says_what_left_what_it_cost_and_that_nobody_attacked(plain: tuple[str, 
 
 def test_training_and_inference_have_prices_of_their_own(tmp_path: Path) -> None:
     content = results()
-    asked = [rung("answer", 4.0), rung("record", 4.0), rung("user", 200.0), rung("shuffled", None)]
-    content["arms"][1]["test_ladder"] = asked
-    text, page, told = made(folder(tmp_path / "run", content))
-    one = told["runs"][0]["arms"][1]
-    assert one["trust"]["nobody"] == {"training": paid(4.0), "inference": paid(200.0)}
-    # the shuffler hides the training users, and no test user
-    assert one["trust"]["with_trust"] == {"training": paid(0.5, 1e-6) | {"whom": "the shuffler"}, "inference": None}
-    assert "For all requests of a user at inference, beside that: ε = 200" in text
-    cells = re.search(r"<caption>All arms.*?Purkayastha, ε = 10</th>(.*?)</tr>", text, re.S)
-    assert cells is not None
-    shown = [" ".join(re.sub("<[^>]*>", "", cell).split()) for cell in re.findall(r"<td.*?</td>", cells[1], re.S)]
-    assert shown[:2] == ["ε = 4", "at most 98.21 in 100 guesses are right, where a coin has 50"]
-    assert shown[2:5] == [
-        "ε = 0.5 at δ = 1e-06, trusting the shuffler",
-        "ε = 200",
-        "practically every guess may be right",
-    ]
-    headings = [" ".join(each.split()) for each in page.texts("th")]
-    assert "inference: ε" in headings and "training: ε" in headings
-    for arm in content["arms"]:
-        arm["test_ladder"] = None
-    _, page, told = made(folder(tmp_path / "silent", content))
-    assert not any("inference:" in each for each in page.texts("th") + page.texts("abbr"))
-    assert told["runs"][0]["arms"][1]["trust"]["nobody"]["inference"] is None
+    unknown = "unknown how many records a user holds"
+    for name, epsilon, price in (
+        ("run", 200.0, paid(200.0)),
+        ("unknown", None, paid(None, None, why=unknown)),
+        ("silent", None, None),
+    ):
+        user = rung("user", epsilon, assumption=f"{unknown}; say how many")
+        for arm in content["arms"]:
+            arm["test_ladder"] = None
+        content["arms"][1]["test_ladder"] = None if price is None else [user, rung("shuffled", None)]
+        text, page, told = made(folder(tmp_path / name, content))
+        one = told["runs"][0]["arms"][1]
+        assert one["trust"]["nobody"] == {"training": paid(4.0), "inference": price}
+        # the shuffler hides the training users, and no test user
+        shuffled = paid(0.5, 1e-6) | {"whom": "the shuffler"}
+        assert one["trust"]["with_trust"] == {"training": shuffled, "inference": None}
+        assert ("For all requests of a user at inference, beside that: ε = 200" in text) == (name == "run")
+        headings = [" ".join(each.split()) for each in page.texts("th")]
+        assert ("inference: ε" in headings) == (name != "silent") and "training: ε" in headings
 
 
 def test_no_finite_epsilon_stands_without_its_condition(tmp_path: Path) -> None:
@@ -203,15 +199,6 @@ def test_no_finite_epsilon_stands_without_its_condition(tmp_path: Path) -> None:
         assert said.count(epsilon) == said.count(epsilon + behind) >= 1
     one = told["runs"][0]["arms"][1]
     assert one["trust"]["nobody"]["training"]["public"] == one["trust"]["with_trust"]["training"]["public"] == ["label"]
-
-
-def test_what_is_not_known_of_one_user_has_its_reason(tmp_path: Path) -> None:
-    content = results()
-    unknown = rung("user", None, assumption="unknown how many records a user holds; say how many")
-    content["arms"][1]["test_ladder"] = [rung("answer", 2.0), unknown]
-    _, _, told = made(folder(tmp_path / "run", content))
-    one = told["runs"][0]["arms"][1]
-    assert one["trust"]["nobody"]["inference"] == paid(None, None, why="unknown how many records a user holds")
 
 
 @pytest.mark.parametrize("how", ["paper", "trusted"])
@@ -251,24 +238,17 @@ def test_names_are_escaped(tmp_path: Path) -> None:
 
 
 def test_what_attacks_got_stands_beside_what_is_allowed(tmp_path: Path) -> None:
-    one = "Purkayastha, ε = 10"
-    text, _, told = made(folder(tmp_path / "run", results(), attacked(one)))
+    one, run = "Purkayastha, ε = 10", folder(tmp_path / "run", results(), attacked("Purkayastha, ε = 10"))
+    (run / "audit").mkdir()
+    entry = {"name": "laplace", "pair": "0 and 1", "verdict": "violated"}
+    (run / "audit" / "audit.json").write_text(json.dumps({"entries": [entry], "violated": 1, "draws": 10}))
+    text, _, told = made(run)
+    assert "1 violated a claim" in text and "laplace: 0 and 1" in text and told["runs"][0]["audit"]["violated"] == 1
     assert "success 0.310, where a guess without any release has 0.020, and the theorem allows 0.800" in text
     assert "Nobody has attacked" not in text and "None got more than is promised" in text
     assert told["runs"][0]["arms"][1]["attacks"][0]["success"] == 0.31 and text.count("<svg ") == 2
     loud, _, _ = made(folder(tmp_path / "loud", results(), attacked(one, alarm=True, success=0.9)))
     assert "ALARM: 1 attacks got more" in loud and "ALARM: more than a true theorem allows" in loud
-
-
-def test_an_attack_below_its_baseline_and_a_reference_below_an_arm_are_remarked(tmp_path: Path) -> None:
-    one, content = "Purkayastha, ε = 10", results()
-    gap = {"difference": 0.036, "error": 0.01}
-    pair = {"arm": one, "less": "no noise", "users_added": False, "sanitized": None, "on_device": gap}
-    text, _, _ = made(folder(tmp_path / "run", content | {"differences": [pair]}, attacked(one, baseline=0.5)))
-    assert text.count("below a guess without any release") == 1
-    assert f'<p class="warn">no noise: lies below {one}, which are private' in text
-    quiet, _, _ = made(folder(tmp_path / "quiet", content, attacked(one)))
-    assert "below a guess" not in quiet and "lies below" not in quiet
 
 
 def test_several_runs_stand_side_by_side(tmp_path: Path) -> None:
@@ -281,16 +261,6 @@ def test_several_runs_stand_side_by_side(tmp_path: Path) -> None:
     assert len(ids) == len(set(ids)) and '<th scope="col">run</th>' in text
     again, _, _ = made(*runs, twin)
     assert again == text
-
-
-def test_an_audit_beside_the_run_is_told(tmp_path: Path) -> None:
-    run = folder(tmp_path / "run", results())
-    (run / "audit").mkdir()
-    entry = {"name": "laplace", "pair": "0 and 1", "verdict": "violated"}
-    found = {"entries": [entry], "violated": 1, "draws": 10, "delta": 1e-3, "seed": 1, "false_alarm_rate": 1e-3}
-    (run / "audit" / "audit.json").write_text(json.dumps(found))
-    text, _, told = made(run)
-    assert "1 violated a claim" in text and "laplace: 0 and 1" in text and told["runs"][0]["audit"]["violated"] == 1
 
 
 def test_who_sends_the_text_keeps_nothing_that_follows_from_it(tmp_path: Path) -> None:
@@ -308,7 +278,6 @@ del BROKEN["arms"][0]["ladder"][0]["assumption"]
     ("file", "content", "said"),
     [
         ("results.json", None, "holds no results.json"),
-        ("results.json", "{", "is not readable"),
         ("results.json", "[]", "is not readable"),
         ("results.json", "{}", "is no result"),
         ("results.json", json.dumps(json_ready(BROKEN)), "results.json"),
@@ -346,7 +315,124 @@ def test_the_best_guess_is_that_of_the_worst_pair(epsilon: float, delta: float) 
     assert facts.best_guess(Price(math.inf)) == 1.0 and facts.best_guess(Price(None)) is None
 
 
-def test_entries_of_the_glossary_are_plain() -> None:
-    assert all("](" not in entry and "**" not in entry for entry in glossary.entries().values())
-    with pytest.raises(KeyError):
-        glossary.meaning("no such word")
+# --- studies, whose runs differ in a grid and seeds
+
+
+ONE = "Purkayastha, ε = 10"
+
+
+def study(place: Path) -> Path:
+    """Two points of one seed more than one, the second of which was attacked at its last seed."""
+    points = []
+    for users in (40, 60):
+        names = [f"users-{users}-seed-{seed}" for seed in (1, 2)]
+        for seed, name in enumerate(names, 1):
+            content = results("grid") | {"seed": seed}
+            content["arms"][1]["accuracy_clean_test"] = 0.5 + users / 1000 + seed / 100
+            content["arms"][0]["ladder"] = None  # as of what has none
+            content["differences"] = [
+                {
+                    "arm": ONE,
+                    "less": "no noise",
+                    "users_added": False,
+                    "sanitized": None,
+                    "on_device": {"difference": 0.05, "error": 0.01},
+                }
+            ]
+            folder(place / "runs" / name, content, attacked(ONE) if (users, seed) == (60, 2) else None)
+        points.append({"point": {"population.users": users}, "runs": names})
+    (place / "study.json").write_text(json.dumps({"name": "how many", "axes": ["population.users"], "points": points}))
+    return place
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Page, dict[str, Any]]:
+    place = study(tmp_path_factory.mktemp("studies") / "s")
+    html, label = report([place], place.parent / "report.html")
+    text = html.read_text(encoding="utf-8")
+    return text, Page(text), json.loads(label.read_text(encoding="utf-8"))
+
+
+def test_a_study_is_told_of_by_its_means_figure_and_rows(grid: tuple[str, Page, dict[str, Any]]) -> None:
+    text, page, label = grid
+    assert page.texts("title")[0] == "Privacy report: how many"
+    assert "4 runs: 2 points of the grid, each with the seeds 1, 2." in text
+    assert '<td data-value="0.555">0.555 ± 0.005</td>' in text and '<td data-value="0.575">0.575 ± 0.005</td>' in text
+    assert text.count("lies below") == 2 + 3  # of each point, and of each of the three runs that are told of
+    assert f"users 60: no noise: lies below {ONE}, which are private" in text
+    assert "All rows: one a run, arm, metric and split (" in text
+    assert '<th scope="row" data-value="60">60</th>\n<td>users-60-seed-2</td>\n<td data-value="2">2</td>' in text
+    (found,) = label["studies"]
+    assert (found["name"], found["runs"], found["axes"]) == ("how many", 4, ["population.users"])
+    wanted = (ONE, "accuracy", "on_device")
+    means = [row for row in found["means"] if (row["arm"], row["metric"], row["split"]) == wanted]
+    assert [(row["population.users"], row["n"]) for row in means] == [(40, 2), (60, 2)]
+    assert means[0]["mean"] == pytest.approx(0.555) and means[0]["error"] == pytest.approx(0.005)
+
+
+def test_of_each_point_one_run_is_shown_and_those_that_were_attacked(grid: tuple[str, Page, dict[str, Any]]) -> None:
+    text, page, label = grid
+    assert [run["seed"] for run in label["runs"]] == [1, 1, 2] and all(run["has_run"] for run in label["runs"])
+    assert "success 0.310, where a guess without any release has 0.020" in text
+    ids = [given["id"] for _, given in page.elements if "id" in given]
+    assert len(ids) == len(set(ids))
+
+
+PLAN = """
+name = "plan"
+shuffle = { enabled = false }
+policy = { embedding = 32.0, label = 5.0 }
+[data]
+source = "built-in"
+[[arm]]
+name = "in clear"
+reference = true
+embedding = { mechanism = "identity", dim = 4 }
+[[arm]]
+name = "private"
+embedding = { mechanism = "purkayastha", epsilon = 2.0, dim = 4 }
+label = { mechanism = "randomized-response", epsilon = 1.5 }
+[[arm]]
+name = "all"
+reference = true
+protocol = "centralised"
+"""
+
+
+def test_a_protocol_that_has_not_run_has_the_same_page_without_what_only_a_run_can_tell(tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text(PLAN, encoding="utf-8")
+    html, label = report_of_plan(file, tmp_path / "report.html")
+    text = html.read_text(encoding="utf-8")
+    Page(text)
+    worst = 2 * math.pi + 1.5
+    assert "policy.total</code> is infinite" in text
+    assert f"ε = {worst:.4g} (“private”" in text and f"ε = {math.pi * 3 + 1.5:.4g}" not in text
+    assert "Nothing has run, so nobody was attacked" in text and "What would it cost at worst?" in text
+    for absent in ("accuracy", "were run", "This run was not attacked", "<svg "):
+        assert absent not in text.partition("The words</h2>")[0].partition("</style>")[2]
+    assert f"sottovoce simulate {file} --out run" in text
+    bare, private, everything = json.loads(label.read_text(encoding="utf-8"))["runs"][0]["arms"]
+    assert not bare["protected"] and not everything["protected"]
+    assert private["protected"] and private["trust"]["nobody"]["training"]["epsilon"] == pytest.approx(worst)
+    assert private["accuracy"] == {"sanitized": None, "on_device": None}
+
+
+def test_the_smallest_protocol_costs_what_the_page_for_privacy_officers_quotes(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "how-to" / "privacy-review.md").read_text(encoding="utf-8")
+    quoted = next(line for line in page.splitlines() if line.startswith("> For everything one user has"))
+    html, label = report_of_plan("one-vector", tmp_path / "report.html")
+    text = html.read_text(encoding="utf-8")
+    assert quoted.removeprefix("> ").replace("**", "") in text
+    assert "In all, one user may spend\nε = 2" in text and "policy.total</code> is infinite" not in text
+    allowed = json.loads(label.read_text(encoding="utf-8"))["runs"][0]["policy"]
+    assert allowed["total_epsilon"] == 2.0 and allowed["limits"] == [{"channel": "vector", "epsilon": 2.0}]
+
+
+def test_the_command_of_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = tmp_path / "plan.toml", tmp_path / "plan.html"
+    file.write_text(PLAN, encoding="utf-8")
+    ask = ["report", str(file), "--out", str(out)]
+    assert cli.main([*ask, "--set", "arm.1.embedding.epsilon=1"]) == 0
+    assert capsys.readouterr().out == f"{out}\n{out.with_suffix('.json')}\n"
+    assert f"ε = {math.pi + 1.5:.4g} (“private”" in out.read_text(encoding="utf-8")
