@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import click
 import typer
 
-from sottovoce.cli.options import MOST_SEED, Set, overrides, print_json, show_progress
+from sottovoce.cli.options import AsJson, Set, overrides, print_json, show_progress
 
 # This file must not import NumPy, torch or the mechanisms before a command runs, because `--help` must start fast.
 
@@ -48,7 +48,7 @@ def attack(
             help="Column that attribute inference guesses; may be repeated (default: what the corpus has).",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Attack a run's releases as the server would.
 
@@ -80,39 +80,23 @@ def attack(
 
 def audit(
     mechanism: Annotated[
-        list[str] | None,
-        typer.Option("--mechanism", metavar="NAME", help="Only this one; may be repeated (default: all)."),
+        list[str] | None, typer.Option("--mechanism", metavar="NAME", help="Only this one; may be repeated.")
     ] = None,
-    program: Annotated[
-        str | None, typer.Option("--command", help="A program that draws, in JSON lines: anybody's mechanism.")
-    ] = None,
+    program: Annotated[str | None, typer.Option("--command", help="A program that draws, in JSON lines.")] = None,
     draws: Annotated[int, typer.Option("--draws", help="Draws of each of two inputs.")] = 200_000,
-    delta: Annotated[
-        float | None, typer.Option("--delta", help="δ at which ε is compared beside the pure one: 1e-3.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", min=0, max=MOST_SEED, help="Root seed: 1; to verify, one more.")
-    ] = None,
-    fixed: Annotated[
-        bool, typer.Option("--fixed", help="Measure a program with all draws; do not stop at a violation.")
-    ] = False,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds that an answer of a program may take.")] = 60.0,
-    certificate: Annotated[
-        Path | None, typer.Option("--verify", help="A violation's certificate, checked on new draws.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the table.")] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for audit.json, audit.md, certificates; new or empty.")
-    ] = None,
+    delta: Annotated[float | None, typer.Option("--delta", help="δ of a further comparison: 1e-3.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Root seed: 1; to verify, another.")] = None,
+    fixed: Annotated[bool, typer.Option("--fixed", help="Do not stop a program at a violation.")] = False,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds for an answer of a program.")] = 60.0,
+    certificate: Annotated[Path | None, typer.Option("--verify", help="A violation's certificate, to check.")] = None,
+    as_json: AsJson = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for audit.json; new or empty.")] = None,
 ) -> None:
-    """Test claimed ε by sampling.
+    """Test claimed ε by sampling: exit code 1 if a claim is violated.
 
-    Exit with code 1 if a claim is violated.
-    The table has a lower bound of ε beside each claimed ε.
-
-    NAME: a mechanism of the catalogue, length, text, client or shuffler; or an external mechanism, by
-    its package's name for it or as package.module:Class. --verify runs the command that the file names, or --command:
-    exit code 0 if new draws confirm it, 1 if they do not.
+    NAME: a mechanism of the catalogue, length, text, client or shuffler; or an external mechanism, by its package's
+    name for it or as package.module:Class. --verify runs the command that the certificate names, or --command, on new
+    draws: exit code 0 if they confirm the violation.
     """
     from sottovoce.adversary.audit.run import audit, audit_command
 

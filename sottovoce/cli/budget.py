@@ -16,7 +16,6 @@ import typer
 from simulations.errors import UserError
 from simulations.output.streams import in_unicode
 from sottovoce.cli.options import AsJson, Data, Set, overrides, print_json, show_progress
-from sottovoce.cli.options import overrides as once
 
 if TYPE_CHECKING:
     from simulations.analysis.budget import Texts
@@ -26,32 +25,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Compute ε of mechanisms, experiments and ledgers; plan a budget.", no_args_is_help=True)
 
-Mechanisms = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--mechanism",
-        metavar="NAME:KEY=VALUE,...",
-        help="Mechanism and its parameters, as purkayastha:epsilon=4,dim=16; once for each channel.",
-    ),
-]
-Classes = Annotated[int, typer.Option("--classes", help="Number of classes of a label.")]
-LabelEpsilon = Annotated[
-    float | None, typer.Option("--label-epsilon", help="ε of a label that is released too, by randomized response.")
-]
-Users = Annotated[int | None, typer.Option("--users", help="Number of users delivered by the shuffler.")]
-Records = Annotated[int | None, typer.Option("--records", help="Maximum number of records of a user.")]
-Stages = Annotated[int, typer.Option("--stages", help="Number of stages in which a user releases anew.")]
-Words = Annotated[
-    str | None, typer.Option("--words", help="Of a text: word vectors, a file or a checkpoint (default: minilm).")
-]
+Classes = Annotated[int | None, typer.Option("--classes", help="Number of classes of a label.")]
+Stages = Annotated[int, typer.Option("--stages", help="Stages in which a user releases anew.")]
+Words = Annotated[str | None, typer.Option("--words", help="Word vectors of a text, as for sanitize.")]
 Generator = Annotated[
-    str | None,
-    typer.Option(
-        "--generator",
-        help="Of a text that a model generates: its checkpoint, as for sanitize (default: the worst of all models).",
-    ),
+    str | None, typer.Option("--generator", help="Model of a generated text (default: worst of all).")
 ]
-Crowd = Annotated[int | None, typer.Option("--crowd", help="Least number of delivered users who share what is public.")]
+Crowd = Annotated[int | None, typer.Option("--crowd", help="Least users who share what is public.")]
 Public = Annotated[
     list[str] | None,
     typer.Option("--accept-unprotected", metavar="NAME:WHY", help="What leaves in clear and is public."),
@@ -61,17 +41,16 @@ Public = Annotated[
 @app.command("ladder", epilog="Example: sottovoce budget ladder demo")
 def ladder_(
     file: Annotated[str | None, typer.Argument(metavar="[FILE.toml]")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override, as for simulate.")
-    ] = None,
+    set_: Set = None,
     ledger: Annotated[Path | None, typer.Option("--ledger", help="A client's ledger: what was charged.")] = None,
-    user: Annotated[
-        int | None, typer.Option("--user", help="With --ledger: this user, not the one who spent most.")
+    user: Annotated[int | None, typer.Option("--user", help="With --ledger, in place of the costliest.")] = None,
+    mechanism: Annotated[
+        list[str] | None,
+        typer.Option("--mechanism", metavar="SPEC", help="As purkayastha:epsilon=4,dim=16; one of each channel."),
     ] = None,
-    mechanism: Mechanisms = None,
-    classes: Annotated[int | None, typer.Option("--classes", help="Number of classes of a label.")] = None,
-    users: Users = None,
-    records: Records = None,
+    classes: Classes = None,
+    users: Annotated[int | None, typer.Option("--users", help="Users whom the shuffler delivers.")] = None,
+    records: Annotated[int | None, typer.Option("--records", help="Records of a user, at most.")] = None,
     stages: Stages = 1,
     words: Words = None,
     generator: Generator = None,
@@ -111,17 +90,17 @@ def ladder_(
         options = {"users": users, "records": 1 if records is None else records, "stages": stages}
         _ladder_of_release(mechanism, texts, options | {"classes": classes or 2, "delta": delta or 1e-6}, as_json)
     else:
-        overrides = once(set_, None) + ([] if delta is None else [f"shuffle.delta={delta!r}"])
-        _ladder_of_file(str(file), overrides, records, classes, as_json)
+        changes = overrides(set_, None) + ([] if delta is None else [f"shuffle.delta={delta!r}"])
+        _ladder_of_file(str(file), changes, records, classes, as_json)
 
 
-def _ladder_of_file(file: str, overrides: list[str], records: int | None, classes: int | None, as_json: bool) -> None:
+def _ladder_of_file(file: str, changes: list[str], records: int | None, classes: int | None, as_json: bool) -> None:
     from simulations.analysis.budget import ladders_of_experiment
     from simulations.experiment import load
 
     if records is not None and records < 1:
         raise UserError(f"--records: must be at least 1, got {records}")
-    answer = ladders_of_experiment(load(file, overrides), records=records, classes=classes)
+    answer = ladders_of_experiment(load(file, changes), records=records, classes=classes)
     if as_json:
         return print_json(answer)
     lines = [f"{answer['name']}, δ = {answer['delta']:g}, protocol {answer['way']}"]
@@ -146,7 +125,7 @@ def _ladder_of_release(mechanisms: Sequence[str], texts: Texts, options: dict[st
     if as_json:
         del options["classes"]
         return print_json({"mechanisms": names} | options | {"ladder": rungs})
-    _print([*names, *table(rungs), "", "What this rests on:", *assumptions(rungs), *LEGEND])
+    _print([*names, *_with_reasons(rungs)])
 
 
 def _ladder_of_ledger(place: Path, user: int | None, delta: float, as_json: bool) -> None:
@@ -157,48 +136,33 @@ def _ladder_of_ledger(place: Path, user: int | None, delta: float, as_json: bool
     answer = of_ledger(place, user=user, delta=delta)
     if as_json:
         return print_json(answer)
-    account = []
+    lines = [f"{place}: {answer['releases']:,} releases of {answer['users']:,} users; user {answer['user']}"]
+    lines += _with_reasons(answer["ladder"])
     if answer["policy"] is not None:
         allowance = describe_account(Policy.from_dict(answer["policy"]), answer["account"])
-        account = ["", f"What the policy beside it allows user {answer['user']}", *(f"  {line}" for line in allowance)]
-    _print(
-        [
-            f"{place}: {answer['releases']:,} releases of {answer['users']:,} users; user {answer['user']}",
-            *table(answer["ladder"]),
-            "",
-            "What this rests on:",
-            *assumptions(answer["ladder"]),
-            *LEGEND,
-            *account,
-        ]
-    )
+        lines += ["", f"What the policy beside it allows user {answer['user']}", *(f"  {line}" for line in allowance)]
+    _print(lines)
 
 
-CentralEpsilon = Annotated[float, typer.Option("--central-epsilon", help="The central ε that one user may spend.")]
-CentralDelta = Annotated[float, typer.Option("--delta", help="The central δ.")]
-Invited = Annotated[
-    int | None, typer.Option("--users", help="Users invited; a text may be planned without a shuffler.")
-]
-Planned = Annotated[
-    str,
-    typer.Option(
-        "--mechanism",
-        metavar="NAME:KEY=VALUE,...",
-        help="Mechanism without ε, as purkayastha:dim=16 or santext:tokens=64,length=1; with ε: the users it needs.",
-    ),
-]
+def _with_reasons(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a ladder and the assumptions of its rungs, as lines for people."""
+    return [*table(rungs), "", "What this rests on:", *assumptions(rungs), *LEGEND]
 
 
 @app.command("plan", epilog="Example: sottovoce budget plan --central-epsilon 1 --delta 1e-6 --users 20000")
 def plan_(
-    epsilon: CentralEpsilon,
-    delta: CentralDelta,
-    users: Invited = None,
-    label_epsilon: LabelEpsilon = None,
-    mechanism: Planned = "purkayastha",
+    epsilon: Annotated[float, typer.Option("--central-epsilon", help="Central ε of one user.")],
+    delta: Annotated[float, typer.Option("--delta", help="Central δ.")],
+    users: Annotated[int | None, typer.Option("--users", help="Users invited; none: no shuffler.")] = None,
+    label_epsilon: Annotated[
+        float | None, typer.Option("--label-epsilon", help="ε of a label, by randomized response.")
+    ] = None,
+    mechanism: Annotated[
+        str, typer.Option("--mechanism", metavar="SPEC", help="Without ε, as santext:tokens=64.")
+    ] = "purkayastha",
     classes: Classes = 2,
     dropout: Annotated[float, typer.Option("--dropout", help="Share of users who never answer.")] = 0.0,
-    records: Annotated[int, typer.Option("--records", help="Maximum number of records of a user.")] = 1,
+    records: Annotated[int, typer.Option("--records", help="Records of a user, at most.")] = 1,
     stages: Stages = 1,
     words: Words = None,
     generator: Generator = None,
@@ -206,10 +170,7 @@ def plan_(
     crowd: Crowd = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the largest local ε within a central budget, or the users that a mechanism with an ε needs.
-
-    Without --label-epsilon, show how the budget can be split.
-    """
+    """Find the largest local ε within a central budget. With an ε: the users needed."""
     from mechanisms.mechanism_text import read_mechanism
     from simulations.analysis import plan
     from simulations.analysis.budget import Texts
@@ -220,7 +181,7 @@ def plan_(
     if name == "privunit" and label_epsilon is not None:
         raise UserError("--label-epsilon: the label is in the vector that privunit releases; leave it out")
     labels = plan.LABEL_EPSILONS if label_epsilon is None else (label_epsilon,)
-    terms = plan.Terms(epsilon, delta, users, dropout, records, stages, labels, classes)
+    terms = plan.Terms(epsilon, delta, users, dropout, records, stages, labels, classes or 2)
     texts = Texts(words, generator, accept_unprotected, crowd)
     if "epsilon" in spec:
         flags = ["--users"] * (users is not None)
@@ -378,9 +339,6 @@ def number(value: Any) -> str:
 
 
 # --- check
-
-
-# This file must not import NumPy or the accounting before the command runs, because `--help` must start fast.
 
 
 def check(

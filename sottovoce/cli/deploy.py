@@ -26,18 +26,6 @@ Certificate = Annotated[Path, typer.Option("--certificate", metavar="FILE", help
 Key = Annotated[Path, typer.Option("--key", metavar="FILE", help="Private key of this party.")]
 Port = Annotated[int, typer.Option("--port", help="Port to listen on.")]
 Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
-PublicPart = Annotated[
-    Path, typer.Option("--public", metavar="DIR", help="The public part of its data, by `deploy public`.")
-]
-ShufflerAddress = Annotated[str, typer.Option("--shuffler", metavar="HOST:PORT", help="Address of the shuffler.")]
-SealKeys = Annotated[
-    list[Path],
-    typer.Option(
-        "--seal-key",
-        metavar="FILE",
-        help="The private key that releases are sealed to; again, of the one before, while devices change.",
-    ),
-]
 
 
 @app.command("up", epilog="Example: sottovoce deploy up labelled-demo --nodes 4 --out deployed")
@@ -65,7 +53,7 @@ def up_(
         from sottovoce.deployment import local as deploy
 
         show_progress()
-        results, server = deploy.up(
+        results, hint = deploy.up(
             experiment,
             arm,
             out,
@@ -74,8 +62,8 @@ def up_(
             show=lambda command: print(f"$ {command}", file=sys.stderr, flush=True),
         )
     report.say(results, out, "Results, ledgers and logs", as_json=as_json)
-    if server is not None:
-        print(f"Everything but the training server is up.\n{server.hint}", file=sys.stderr if as_json else sys.stdout)
+    if hint is not None:
+        print(f"Everything but the training server is up.\n{hint}", file=sys.stderr if as_json else sys.stdout)
 
 
 @app.command("down", epilog="Example: sottovoce deploy down deployed")
@@ -162,21 +150,15 @@ def shuffler(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the batches.")],
     superlink: SuperLink,
     root_certificates: Authority,
-    secret: Annotated[
-        Path, typer.Option("--secret", metavar="FILE", help="Secret that the shuffler shares with the SuperLink.")
-    ],
+    secret: Annotated[Path, typer.Option("--secret", metavar="FILE", help="Secret of the SuperLink.")],
     certificate: Certificate,
     key: Key,
     port: Port,
-    users: Annotated[
-        Path, typer.Option("--users", metavar="FILE", help="Tokens of the users, made by `deploy enrol`.")
-    ],
+    users: Annotated[Path, typer.Option("--users", metavar="FILE", help="Tokens made by `deploy enrol`.")],
     enrolment_key: Annotated[
-        Path, typer.Option("--enrolment-key", metavar="FILE", help="Public key of the enrolment authority.")
+        Path, typer.Option("--enrolment-key", metavar="FILE", help="Public key of the authority.")
     ],
-    seal_key: Annotated[
-        Path, typer.Option("--seal-key", metavar="FILE", help="Private key that devices seal their replies to.")
-    ],
+    seal_key: Annotated[Path, typer.Option("--seal-key", metavar="FILE", help="Key that devices seal to.")],
     origins: Annotated[
         bool, typer.Option("--origins", help="Write the user of each row into DIR/origins; for simulated users only.")
     ] = False,
@@ -187,20 +169,18 @@ def shuffler(
 
     show_progress()
     shuffler_service.run(
-        shuffler_service.Options(
-            folder,
-            superlink=superlink,
-            root_certificates=root_certificates,
-            secret=secret,
-            certificate=certificate,
-            key=key,
-            users=users,
-            enrolment_key=enrolment_key,
-            seal_key=seal_key,
-            port=port,
-            host=host,
-            origins=origins,
-        )
+        folder,
+        superlink=superlink,
+        root_certificates=root_certificates,
+        secret=secret,
+        certificate=certificate,
+        key=key,
+        users=users,
+        enrolment_key=enrolment_key,
+        seal_key=seal_key,
+        port=port,
+        host=host,
+        origins=origins,
     )
 
 
@@ -231,19 +211,22 @@ def public(
 )
 def train(
     file: File,
-    public: PublicPart,
+    public: Annotated[Path, typer.Option("--public", metavar="DIR", help="Public part, by `deploy public`.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The model; new or empty.")],
-    shuffler: ShufflerAddress,
+    shuffler: Annotated[str, typer.Option("--shuffler", metavar="HOST:PORT", help="Address of the shuffler.")],
     root_certificates: Authority,
     certificate: Certificate,
     key: Key,
-    seal_key: SealKeys,
+    seal_key: Annotated[
+        list[Path],
+        typer.Option("--seal-key", metavar="FILE", help="Private key that releases are sealed to; again: the last."),
+    ],
     bundle: Annotated[
         Path | None,
         typer.Option(
             "--bundle",
             metavar="DIR",
-            help="What the devices were given: what it does not list is asked when its publisher has signed it.",
+            help="What the devices were given; other requests wait for its publisher.",
         ),
     ] = None,
     arm: OneArm = None,
@@ -306,11 +289,7 @@ def predict(
     port: Port,
     seal_key: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--seal-key",
-            metavar="FILE",
-            help="The private key that questions are sealed to; again, of the one before, while devices change.",
-        ),
+        typer.Option("--seal-key", metavar="FILE", help="Private key that questions are sealed to; again: the last."),
     ] = None,
     host: Host = "127.0.0.1",
 ) -> None:

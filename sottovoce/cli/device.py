@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from simulations.errors import UserError
+from simulations.transport.signals import handling
 from sottovoce.cli.options import AsJson, Authority, Data, OneArm, Set, SuperLink, overrides, print_json, show_progress
 
 # This file must not import anything that a device lacks: these commands run with `pip install sottovoce` alone. (Making
@@ -22,65 +23,31 @@ app = typer.Typer(help="Make, install and run the client of a device.", no_args_
 #: Signals that end a serving command.
 _ENDS = (signal.SIGINT, signal.SIGTERM)
 Device = Annotated[Path, typer.Argument(metavar="DEVICE", help="Device folder.")]
-Records = Annotated[
-    int | None,
-    typer.Option(
-        "--records",
-        min=1,
-        help="Maximum number of records of a user, for training and for inference (default: the experiment's).",
-    ),
-]
-Window = Annotated[
-    float, typer.Option("--window", min=0.0, max=3600.0, help="Maximum random delay of an answer, in seconds.")
-]
-SignKey = Annotated[
-    Path | None,
-    typer.Option(
-        "--sign-key", metavar="FILE", help="Private key of the publisher; an unsigned bundle cannot be installed."
-    ),
-]
-SealTo = Annotated[
-    Path | None,
-    typer.Option("--seal-to", metavar="FILE", help="Public key of the training server; devices seal releases to it."),
-]
-ShufflerSealTo = Annotated[
-    Path | None,
-    typer.Option(
-        "--shuffler-seal-to",
-        metavar="FILE",
-        help="Public key of the shuffler; devices seal what is sealed once more to it; with --seal-to.",
-    ),
-]
-ModelSealTo = Annotated[
-    Path | None,
-    typer.Option(
-        "--model-seal-to",
-        metavar="FILE",
-        help="Public key of the model; devices seal queries to it (default: TLS only).",
-    ),
-]
 
 
 @app.command("bundle", epilog='Example: sottovoce device bundle --run runs/text --arm "one vector, ε = 8" --out bundle')
 def bundle_(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the bundle, new or empty.")],
-    run: Annotated[
-        Path | None, typer.Option("--run", metavar="RUN_DIR", help="Finished run whose model the bundle is for.")
-    ] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The bundle; new or empty.")],
+    run: Annotated[Path | None, typer.Option("--run", metavar="RUN_DIR", help="Finished run of the model.")] = None,
     experiment: Annotated[
         str | None, typer.Option("--experiment", metavar="FILE.toml", help="Experiment, instead of a run.")
     ] = None,
     arm: OneArm = None,
-    precision: Annotated[
-        str | None,
-        typer.Option("--precision", help="Precision of the encoder: fp32, int8, int4 (default: that of the run)."),
+    precision: Annotated[str | None, typer.Option("--precision", help="Of the encoder: fp32, int8, int4.")] = None,
+    records: Annotated[int | None, typer.Option("--records", help="Records of a user, at most.")] = None,
+    window: Annotated[float, typer.Option("--window", help="Seconds by which an answer is delayed.")] = 10.0,
+    sign_key: Annotated[
+        Path | None, typer.Option("--sign-key", metavar="FILE", help="Private key of the publisher.")
     ] = None,
-    records: Records = None,
-    window: Window = 10.0,
-    sign_key: SignKey = None,
-    seal_to: SealTo = None,
-    shuffler_seal_to: ShufflerSealTo = None,
-    model_seal_to: ModelSealTo = None,
+    seal_to: Annotated[
+        Path | None, typer.Option("--seal-to", metavar="FILE", help="Public key of the training server.")
+    ] = None,
+    shuffler_seal_to: Annotated[
+        Path | None, typer.Option("--shuffler-seal-to", metavar="FILE", help="Public key of the shuffler.")
+    ] = None,
+    model_seal_to: Annotated[
+        Path | None, typer.Option("--model-seal-to", metavar="FILE", help="Public key of the model.")
+    ] = None,
     data: Data = None,
     set_: Set = None,
     as_json: AsJson = False,
@@ -88,6 +55,8 @@ def bundle_(
     """Write a bundle for devices: encoder, mechanisms, policy, hashes."""
     if (run is None) == (experiment is None):
         raise UserError("device bundle: give either --run RUN_DIR or --experiment FILE.toml")
+    if records is not None and records < 1:
+        raise UserError(f"--records: must be at least 1, got {records}")
     if run is not None and (data is not None or set_):
         raise UserError("device bundle: --data and --set go with --experiment; a run is as it was")
     from client.store.durable import require_free
@@ -169,14 +138,8 @@ def ends_on_signal() -> Iterator[None]:
             signal.signal(signal_number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    handlers = {number: signal.signal(number, end) for number in _ENDS}
-    try:
+    with suppress(KeyboardInterrupt), handling(dict.fromkeys(_ENDS, end)):
         yield
-    except KeyboardInterrupt:
-        pass
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 @app.command("install", epilog="Example: sottovoce device install --bundle bundle --device me --publisher sign.pub")

@@ -152,10 +152,9 @@ def init(
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the split into training and test rows.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the split into training and test rows.")] = 1,
 ) -> None:
     """Write an experiment on your own table of texts and labels."""
-    from simulations.experiment.values import MOST_SEED, whole
     from simulations.run.proposal import propose
 
     out = Path(name or from_.stem)
@@ -167,7 +166,7 @@ def init(
         user=user,
         second=second,
         kept=tuple(keep or ()),
-        seed=whole(0, most=MOST_SEED)(seed, "--seed"),
+        seed=seed,
         kind=kind,
         records=records,
     )

@@ -13,10 +13,7 @@ import typer
 
 from simulations.progress import progress_lines
 
-#: Largest seed, which torch takes.
-MOST_SEED = 2**64 - 1
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and everything else on stderr.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 File = Annotated[str, typer.Argument(metavar="FILE.toml", help="An experiment, or the name of a bundled one.")]
 SuperLink = Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Address of Flower's SuperLink.")]
 Authority = Annotated[Path, typer.Option("--root-certificates", metavar="FILE", help="Certificate of the authority.")]
@@ -24,14 +21,8 @@ OneArm = Annotated[str | None, typer.Option("--arm", metavar="NAME", help="Which
 Data = Annotated[Path | None, typer.Option("--data", help="Data folder, in place of data.path.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Override a key of the study, as population.users=500 or arm.0.embedding.epsilon=4.",
-    ),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as population.users=500."),
 ]
-
-
 RayAddress = Annotated[
     str | None,
     typer.Option(

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ import typer
 
 from simulations.errors import UserError, can_be_read, no_file
 from simulations.output.streams import standard_input
-from sottovoce.cli.options import MOST_SEED, show_progress
+from sottovoce.cli.options import show_progress
 
 if TYPE_CHECKING:
     from client.rewrite import Rewriter, Token
@@ -25,71 +25,31 @@ if TYPE_CHECKING:
 _PROGRESS_SECONDS = 5.0
 
 
-Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Output in the same format (default: stdout).")]
-
-Words = Annotated[
-    str | None,
-    typer.Option(
-        "--words",
-        help="Word vectors: a file (GloVe, word2vec text), or a checkpoint (default: minilm, or the model's).",
-    ),
-]
-Spans = Annotated[
-    Path | None,
-    typer.Option("--spans", metavar="FILE", help="Public multi-word expressions, one a line; each is one word."),
-]
-Generator = Annotated[
-    str | None,
-    typer.Option("--generator", help="Generating model for dp-prompt and dp-paraphrase: a folder, or a hub name."),
-]
-Prompt = Annotated[
-    str | None, typer.Option("--prompt", help="Prompt for dp-prompt; {text} stands for the private text.")
-]
-
-
 def sanitize(
-    mechanism: Annotated[
-        str,
-        typer.Option(
-            "--mechanism",
-            metavar="NAME:KEY=VALUE,...",
-            help="Text mechanism and its parameters, for example santext:epsilon=5,tokens=64,length=1.",
-        ),
-    ],
+    mechanism: Annotated[str, typer.Option("--mechanism", metavar="SPEC", help="As santext:epsilon=5,tokens=64.")],
     in_: Annotated[
         Path | None,
-        typer.Option("--in", metavar="FILE", help="TSV, CSV, JSONL, Parquet or lines (default: stdin, lines)."),
+        typer.Option("--in", metavar="FILE", help="TSV, CSV, JSONL, Parquet or lines (default: stdin)."),
     ] = None,
-    out: Out = None,
-    column: Annotated[
-        list[str] | None,
-        typer.Option("--column", help="Column of the texts; twice for pairs."),
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The same format (default: stdout).")
     ] = None,
-    explain: Annotated[
-        bool,
-        typer.Option("--explain", help="Show each token beside its substitute on stderr; this shows the originals."),
-    ] = False,
-    words: Words = None,
+    column: Annotated[list[str] | None, typer.Option("--column", help="Column of texts; twice for pairs.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show each token and its substitute on stderr.")] = False,
+    words: Annotated[
+        str | None, typer.Option("--words", help="Word vectors, a file or a checkpoint (default: minilm).")
+    ] = None,
     public: Annotated[
-        Path | None,
-        typer.Option(
-            "--public",
-            metavar="FILE",
-            help="Public texts, for word counts or a language model (default: built-in ones).",
-        ),
+        Path | None, typer.Option("--public", metavar="FILE", help="Public texts, for counts or a model.")
     ] = None,
-    spans: Spans = None,
-    masked_lm: Annotated[
-        str, typer.Option("--masked-lm", help="Masked language model: a folder, or a checkpoint.")
-    ] = "minilm",
-    generator: Generator = None,
-    prompt: Prompt = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=MOST_SEED, help="Seed; the output is then reproducible, and not private.")
+    spans: Annotated[
+        Path | None, typer.Option("--spans", metavar="FILE", help="Public expressions, each as one word.")
     ] = None,
-    similarity: Annotated[
-        bool, typer.Option("--similarity", help="Compare --out with --in: BLEU, and cosine of sentence embeddings.")
-    ] = False,
+    masked_lm: Annotated[str, typer.Option("--masked-lm", help="Masked model: folder or checkpoint.")] = "minilm",
+    generator: Annotated[str | None, typer.Option("--generator", help="Generating model: folder or hub name.")] = None,
+    prompt: Annotated[str | None, typer.Option("--prompt", help="For dp-prompt; {text} is the private text.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Reproducible, and not private.")] = None,
+    similarity: Annotated[bool, typer.Option("--similarity", help="Compare --out with --in.")] = False,
 ) -> None:
     """Sanitize the texts of a file.
 
@@ -101,10 +61,10 @@ def sanitize(
     columns = tuple(column or ())
     _check_files(in_, out, columns, public)
     spec = _spec(mechanism, sides=max(1, len(columns)))
-    models = _Models(masked_lm, generator, prompt)
     if similarity and (in_ is None or out is None):
         raise UserError("--similarity: compares files; name them with --in and --out")
-    rewriter = _rewriter(spec, words, public, columns, models, spans)
+    models: dict[str, Any] = {"masked_lm": masked_lm, "generator": generator, "prompt": prompt}
+    rewriter = _rewriter(spec, words, public, columns, spans, **models)
     with block_writer(out, sys.stdout.buffer) as write_block:
         rows, tokens = _stream(rewriter, in_, columns, seed, explain, write_block)
     _say(f"{rows:,} rows, {tokens:,} tokens. Each text: {describe_cost(rewriter.text)}")
@@ -147,22 +107,16 @@ def _spec(text: str, *, sides: int) -> dict[str, Any]:
     return spec | {"sides": sides}
 
 
-@dataclass(frozen=True)
-class _Models:
-    """Options of language models: the masked one, the generating one, and its prompt."""
-
-    masked_lm: str
-    generator: str | None
-    prompt: str | None
-
-
 def _rewriter(
     spec: dict[str, Any],
     words: str | None,
     public: Path | None,
     columns: tuple[str, ...],
-    models: _Models,
     spans: Path | None,
+    *,
+    masked_lm: str,
+    generator: str | None,
+    prompt: str | None,
 ) -> Rewriter:
     """Return the rewriter, with its language model."""
     from client.models import language_models
@@ -180,7 +134,11 @@ def _rewriter(
         raise UserError(f"{name}: sanitizes the {channel}, not texts")
     reads, needs = getattr(kind, "reads", ()), facts_of(kind).needs
     generates = bool(reads) and language_models.kind_of(kind) != language_models.MASKED_LM
-    _check_models(name, generates, models)
+    if generates and generator is None:
+        raise UserError(f"{name}: writes with a generating model; name its checkpoint with --generator FOLDER")
+    for option, value in (("--generator", generator), ("--prompt", prompt)):
+        if value is not None and not generates:
+            raise UserError(f"{option}: goes with a mechanism that generates, as dp-prompt; {name} reads none")
     with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
         texts = None if public is None else list(_texts(public, columns))
         vocabulary = None
@@ -193,40 +151,23 @@ def _rewriter(
         model = None
         if reads:
             show_progress(clock=False)
-            model = _generator(name, models, texts) if generates else _language_model(models.masked_lm, texts)
+            if generates:
+                from simulations.artifacts.language_models import generator_folder, public_sentences
+
+                public_texts = public_sentences() if texts is None else texts
+                kind_ = language_models.kind_of(kind)
+                model = generator_folder(generator or "", public_texts, prompt=prompt, kind=kind_, seed=0)
+            else:
+                model = _language_model(masked_lm, texts)
     if AboutWords.COUNTS in needs and vocabulary is not None and vocabulary.counts is None:
         raise UserError(f"{name}: needs to know which words are rare; name a file of public texts with --public")
     rewriter = Rewriter(spec, vocabulary, model=model)
     text_words = rewriter.text.vocabulary
     if vocabulary is None:
-        _say(f"{name}: {len(text_words):,} tokens of {models.generator}")
+        _say(f"{name}: {len(text_words):,} tokens of {generator}")
     else:
         _say(f"{name}: {len(text_words):,} words of {text_words.vectors.shape[1]} dimensions from {words or MINILM}")
     return rewriter
-
-
-def _check_models(name: str, generates: bool, models: _Models) -> None:
-    """Raise UserError if the options of a generating model and the mechanism do not go together."""
-    if generates and models.generator is None:
-        raise UserError(f"{name}: writes with a generating model; name its checkpoint with --generator FOLDER")
-    for option, value in (("--generator", models.generator), ("--prompt", models.prompt)):
-        if value is not None and not generates:
-            raise UserError(f"{option}: goes with a mechanism that generates, as dp-prompt; {name} reads none")
-
-
-def _generator(name: str, models: _Models, public_texts: Sequence[str] | None) -> Path:
-    """Return the folder of a generating model in client form; for a checkpoint, it is made and cached."""
-    from client.models import language_models
-    from mechanisms.catalogue import admit
-    from simulations.artifacts.language_models import generator_folder, public_sentences
-
-    return generator_folder(
-        models.generator or "",
-        public_sentences() if public_texts is None else public_texts,
-        prompt=models.prompt,
-        kind=language_models.kind_of(admit(name)),
-        seed=0,
-    )
 
 
 def _language_model(name: str, public_texts: Sequence[Any] | None) -> Path:
@@ -368,7 +309,7 @@ def compare(
     target: Annotated[
         float | None, typer.Option("--target", help="Compare where this N_x is reached, not at given ε.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="Root seed.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Root seed.")] = 1,
 ) -> None:
     """Compare word mechanisms: how often do words stay?"""
     from simulations.analysis.deniability import Study, check, load_words, run, table, write

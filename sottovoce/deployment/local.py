@@ -20,10 +20,11 @@ import logging
 import os
 import shlex
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,19 +44,20 @@ from simulations.run.partition import cohorts
 from simulations.run.prepare import Held, prepare
 from simulations.run.report import Results, write
 from simulations.shuffler import enrolment
+from simulations.transport.signals import handling
 from sottovoce.deployment import superlink
 from sottovoce.deployment.certificates import FOLDERS, make_keys
 from sottovoce.deployment.devices.bundle import bundle_of_experiment, chosen
 from sottovoce.deployment.keys import read_key
 from sottovoce.deployment.processes import (
     COMMANDS,
+    ENDS,
     Line,
     Parties,
     answers,
     command_of,
     ending_on_signals,
     free_port,
-    undisturbed,
 )
 from sottovoce.deployment.questions import ASKED, SIGNED, sign_question
 from sottovoce.deployment.score import score_arm
@@ -72,28 +74,6 @@ QUESTIONS = 100
 _HOST = "127.0.0.1"
 
 
-@dataclass(frozen=True)
-class Stayed:
-    """Processes that keep running after `up`.
-
-    Args:
-        folder: Folder of the deployment.
-        model: Address of the trained model.
-    """
-
-    folder: Path
-    model: str
-
-    @property
-    def hint(self) -> str:
-        """Return the next steps, as lines for people."""
-        ask = ["ask", self.folder / "asker", "a sentence", "--server", self.model]
-        ask += ["--root-certificates", self.folder / "ca" / "ca.pem"]
-        return (
-            f"Ask the model:   {_printed('device', *ask)}\nStop everything: {_printed('deploy', 'down', self.folder)}"
-        )
-
-
 def up(
     experiment: Experiment,
     arm_name: str | None,
@@ -102,7 +82,7 @@ def up(
     nodes: int,
     stay: bool = False,
     show: Line,
-) -> tuple[Results, Stayed | None]:
+) -> tuple[Results, str | None]:
     """Run one arm of a study through SuperLink, devices, shuffler and training server, in a new folder.
 
     At the end, and after any error, no process is left. If users may have released something, the folder with ledgers
@@ -115,6 +95,9 @@ def up(
         nodes: Number of devices.
         stay: Whether everything but the training server stays up, and the trained model is served.
         show: Function that receives each command as it runs.
+
+    Returns:
+        The results, and with `stay` the next steps, as lines for people.
 
     Raises:
         UserError: The user can correct the error, or a party fails; the message then names the party and its log. The
@@ -130,11 +113,11 @@ def up(
     with ending_on_signals(), folder_of(out) as folder:
         parties = Parties(folder, show=show)
         deployment = _Deployment(experiment, arm, folder, nodes, parties)
-        server = None
+        hint = None
         try:
             deployment.make()
             result = deployment.run(free_port())
-            server = deployment.serve() if stay else None
+            hint = deployment.serve() if stay else None
         except (KeyboardInterrupt, Terminated) as error:
             if not (folder / COMMANDS).exists():
                 raise
@@ -142,9 +125,9 @@ def up(
                 f"interrupted; everything is stopped; what users have released is on the ledgers in {out}", by=error
             ) from error
         finally:
-            with undisturbed():
-                parties.stop() if server is None else parties.leave()
-    return result, server
+            with handling(dict.fromkeys(ENDS, signal.SIG_IGN)):  # also Ctrl-C: it must be completed
+                parties.stop() if hint is None else parties.leave()
+    return result, hint
 
 
 def _checked(experiment: Experiment, name: str | None, nodes: int) -> Arm:
@@ -372,8 +355,12 @@ class _Deployment:
             allow(self._node(i), draft)
         draft.rename(signature)
 
-    def serve(self) -> Stayed:
-        """Start the trained model, and write one more device whose user accepts queries without a crowd."""
+    def serve(self) -> str:
+        """Start the trained model, and write one more device whose user accepts queries without a crowd.
+
+        Returns:
+            How to ask the model and how to stop everything, as lines for people.
+        """
         port, place = free_port(), self.folder / "predict"
         bundle = open_bundle(self.folder / "bundle")
         total, releases = QUESTIONS * bundle.policy.total, QUESTIONS * bundle.policy.releases
@@ -397,7 +384,11 @@ class _Deployment:
             ),
         )
         self.parties.until(lambda: answers(port), what="the model is not up", seconds=STARTING)
-        return Stayed(self.folder, f"https://{_HOST}:{port}")
+        ask = ["ask", self.folder / "asker", "a sentence", "--server", f"https://{_HOST}:{port}"]
+        ask += ["--root-certificates", self.ca / "ca.pem"]
+        return (
+            f"Ask the model:   {_printed('device', *ask)}\nStop everything: {_printed('deploy', 'down', self.folder)}"
+        )
 
 
 def _printed(*words: Any) -> str:

@@ -120,7 +120,6 @@ def run(
     key: Path,
     port: int,
     host: str = "127.0.0.1",
-    arm: str | None = None,
     seal_keys: Sequence[Path] = (),
 ) -> None:
     """Serve the model of a run until a signal stops it (SIGINT, SIGTERM).
@@ -133,14 +132,13 @@ def run(
         key: Its key (PEM).
         port: Port to listen on.
         host: Address to listen on.
-        arm: As in `predictor`.
         seal_keys: Files of the private keys that devices seal to. Without a key, devices send their releases in clear
             within TLS, and sealed ones are refused.
 
     Raises:
         UserError: A file or the port cannot be used.
     """
-    model = predictor(place, arm, private_keys=tuple(map(read_key, seal_keys)))
+    model = predictor(place, private_keys=tuple(map(read_key, seal_keys)))
     with https_service.listening(host, port) as listener:
         server = _server(model, certificate, key)
         ids = ids_of(model.private_keys)

@@ -350,7 +350,7 @@ def shown(command: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 #: Signals that end a command.
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
@@ -360,12 +360,5 @@ def ending_on_signals() -> Iterator[None]:
     def interrupt(number: int, frame: Any) -> None:
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
-    with handling(dict.fromkeys(_ENDS, interrupt)):
-        yield
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Ignore signals, also Ctrl-C, during a bounded task that must be completed."""
-    with handling(dict.fromkeys(_ENDS, signal.SIG_IGN)):
+    with handling(dict.fromkeys(ENDS, interrupt)):
         yield

@@ -27,46 +27,41 @@ ASKED, SIGNED = ".question", ".signed"
 _POLL = 0.2
 
 
-class Questions:
-    """Requests of one training server.
+def wait_for_signature(request: Request, folder: Path, bundle: Bundle, *, timeout: float) -> None:
+    """Wait until devices may receive a request of a training server.
 
     Args:
-        folder: Folder of their files.
-        bundle: Bundle of its devices.
+        request: Request to send.
+        folder: Folder of the server's requests and of their signatures.
+        bundle: Bundle of the devices.
         timeout: Seconds that a publisher may take.
+
+    Raises:
+        UserError: Nobody has signed it in time.
     """
+    if bundle.policy.lists(request):
+        return
+    query, answer = (folder / f"{request.stage}{end}" for end in (ASKED, SIGNED))
+    write_request(query, request)
+    end, logged = time.monotonic() + timeout, False
+    while not _is_signed(answer, request, bundle):
+        if not logged:
+            log.info(f"stage {request.stage} asks what the bundle does not list; waiting for {answer}")
+            logged = True
+        if time.monotonic() > end:
+            raise UserError(
+                f"{query}: nobody has signed it in {timeout:.0f} s; its publisher does with: "
+                f"sottovoce deploy sign {quote(str(query))} --bundle DIR --sign-key FILE --out {quote(str(answer))}"
+            )
+        time.sleep(_POLL)
 
-    def __init__(self, folder: Path, bundle: Bundle, *, timeout: float) -> None:
-        self._folder, self._bundle, self._timeout = folder, bundle, timeout
 
-    def vouched(self, request: Request) -> None:
-        """Wait until devices may receive a request.
-
-        Raises:
-            UserError: Nobody has signed it in time.
-        """
-        if self._bundle.policy.lists(request):
-            return
-        query, answer = (self._folder / f"{request.stage}{end}" for end in (ASKED, SIGNED))
-        write_request(query, request)
-        end, logged = time.monotonic() + self._timeout, False
-        while not self._signed(answer, request):
-            if not logged:
-                log.info(f"stage {request.stage} asks what the bundle does not list; waiting for {answer}")
-                logged = True
-            if time.monotonic() > end:
-                raise UserError(
-                    f"{query}: nobody has signed it in {self._timeout:.0f} s; its publisher does with: "
-                    f"sottovoce deploy sign {quote(str(query))} --bundle DIR --sign-key FILE --out {quote(str(answer))}"
-                )
-            time.sleep(_POLL)
-
-    def _signed(self, path: Path, request: Request) -> bool:
-        if not path.exists():
-            return False
-        question = read_request(path)
-        equal = all(question.request.digest(c) == request.digest(c) for c in request.channels)
-        return equal and question.vouched(self._bundle.publisher)
+def _is_signed(path: Path, request: Request, bundle: Bundle) -> bool:
+    if not path.exists():
+        return False
+    question = read_request(path)
+    equal = all(question.request.digest(c) == request.digest(c) for c in request.channels)
+    return equal and question.vouched(bundle.publisher)
 
 
 def sign_question(file: Path, key: Path, out: Path, bundle: Bundle) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from flwr.app import RecordDict
 
 from client.device.https import host_and_port
 from simulations.errors import Terminated, UserError
-from simulations.shuffler.enrolment import Enrolment, read_tokens
+from simulations.shuffler.enrolment import read_tokens
 from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.store import Store, StoreError
 from sottovoce.deployment import superlink as superlinks
@@ -27,11 +26,24 @@ log = logging.getLogger(__name__)
 _LOOK = 0.2
 
 
-@dataclass(frozen=True)
-class Options:
-    """Files and addresses of a shuffler.
+def run(
+    folder: Path,
+    *,
+    superlink: str,
+    root_certificates: Path,
+    secret: Path,
+    certificate: Path,
+    key: Path,
+    users: Path,
+    enrolment_key: Path,
+    seal_key: Path,
+    port: int,
+    host: str = "127.0.0.1",
+    origins: bool = False,
+) -> None:
+    """Run the shuffler until a signal stops it (SIGINT, SIGTERM); stages that were open continue.
 
-    Attributes:
+    Args:
         folder: Folder of the store.
         superlink: HOST:PORT of the SuperLink.
         root_certificates: Certificates of the authority of SuperLink and training server.
@@ -44,69 +56,47 @@ class Options:
         port: Port to listen on; 0 for a free one.
         host: Address to listen on.
         origins: Whether to record the users of a batch's rows in `folder`/origins, for a study's score.
-    """
-
-    folder: Path
-    superlink: str
-    root_certificates: Path
-    secret: Path
-    certificate: Path
-    key: Path
-    users: Path
-    enrolment_key: Path
-    seal_key: Path
-    port: int
-    host: str = "127.0.0.1"
-    origins: bool = False
-
-
-def run(options: Options) -> None:
-    """Run the shuffler until a signal stops it (SIGINT, SIGTERM); stages that were open continue.
 
     Raises:
         ValueError: An address, a file, the port, the store or the SuperLink cannot be used. The message is one line.
     """
-    host_and_port(options.superlink, "--superlink")
-    enrolled, private_key = read_tokens(options.users, read_key(options.enrolment_key)), read_key(options.seal_key)
-    for path in (options.root_certificates, options.secret):
+    host_and_port(superlink, "--superlink")
+    enrolled, private_key = read_tokens(users, read_key(enrolment_key)), read_key(seal_key)
+    for path in (root_certificates, secret):
         if not path.is_file():
             raise UserError(f"{path}: is not there")
-    origins = options.folder / ORIGINS if options.origins else None
-    try:
-        with ending_on_signals(), Store(options.folder / STORE, origins=origins) as store:
-            _serve(store, enrolled, private_key, options)
-    except StoreError as error:
-        raise UserError(str(error)) from error
-    except (KeyboardInterrupt, Terminated):
-        log.info("told to stop")
-
-
-def _serve(store: Store, enrolled: Enrolment, private_key: bytes, options: Options) -> None:
-    superlink, authority, host = options.superlink, options.root_certificates, options.host
     news = threading.Event()
     grid: Any = None
 
     def ask(record: RecordDict, nodes: Mapping[int, int], timeout: float) -> Iterator[Any]:
         return superlinks.ask(grid, record, nodes, timeout=timeout)
 
-    rounds = Rounds(store, enrolled, ask, private_key)
-    with serving(
-        rounds,
-        certificate=options.certificate,
-        key=options.key,
-        root_certificates=authority,
-        on_opened=news.set,
-        host=host,
-        port=options.port,
-    ) as (at, thread):
-        number = superlinks.start_run(superlink, authority, superlinks.app_bundle())
-        grid = superlinks.acquire_grid(superlink, authority, options.secret, run_id=number)
-        log.info(f"run {number} on the SuperLink; the training server is served at {host}:{at}")
-        try:
-            while thread.is_alive():
-                news.clear()
-                if not rounds.work():
-                    news.wait(_LOOK)
-        finally:
-            superlinks.finish(grid)
-        raise UserError(f"{host}:{at}: the service has ended")
+    try:
+        with (
+            ending_on_signals(),
+            Store(folder / STORE, origins=folder / ORIGINS if origins else None) as store,
+            serving(
+                rounds := Rounds(store, enrolled, ask, private_key),
+                certificate=certificate,
+                key=key,
+                root_certificates=root_certificates,
+                on_opened=news.set,
+                host=host,
+                port=port,
+            ) as (at, thread),
+        ):
+            number = superlinks.start_run(superlink, root_certificates, superlinks.app_bundle())
+            grid = superlinks.acquire_grid(superlink, root_certificates, secret, run_id=number)
+            log.info(f"run {number} on the SuperLink; the training server is served at {host}:{at}")
+            try:
+                while thread.is_alive():
+                    news.clear()
+                    if not rounds.work():
+                        news.wait(_LOOK)
+            finally:
+                superlinks.finish(grid)
+            raise UserError(f"{host}:{at}: the service has ended")
+    except StoreError as error:
+        raise UserError(str(error)) from error
+    except (KeyboardInterrupt, Terminated):
+        log.info("told to stop")

@@ -9,7 +9,6 @@ process takes the run's task, as Flower's own executor does, with the secret tha
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from simulations.errors import UserError
-from simulations.transport.quiet import QUIET, hush_flower
+from simulations.transport.quiet import hush_flower
 from sottovoce.deployment.processes import command_of
 
 # Flower is imported where it is used, because the command line must start fast.
@@ -81,23 +80,17 @@ def command(folder: Path, *, port: int, host: str = "127.0.0.1") -> list[str]:
     )
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """Return the environment of a Flower process: it stores data in the folder, and sends no telemetry."""
-    return {**os.environ, **QUIET, "FLWR_HOME": str((folder / "home").absolute())}
-
-
-def wait_until_up(address: str, ca: Path, *, process: Any, log: Path | None = None, seconds: float = 60.0) -> None:
+def wait_until_up(address: str, ca: Path, *, process: Any, seconds: float = 60.0) -> None:
     """Wait until the SuperLink answers.
 
     Args:
         address: "host:port".
         ca: Certificate of the authority.
         process: Its subprocess.Popen.
-        log: File of its output.
         seconds: Longest wait.
 
     Raises:
-        UserError: It has ended (the message has the last line of its log), or does not answer in time.
+        UserError: It has ended, or does not answer in time.
     """
     import httpx
 
@@ -105,7 +98,7 @@ def wait_until_up(address: str, ca: Path, *, process: Any, log: Path | None = No
     with httpx.Client(verify=_trusting(ca)) as client:
         while True:
             if process.poll() is not None:
-                raise UserError(f"superlink: {address}: it ended with code {process.returncode}: {_last_line(log)}")
+                raise UserError(f"superlink: {address}: it ended with code {process.returncode}")
             try:
                 client.get(f"https://{address}/")
                 return
@@ -246,12 +239,12 @@ def ask(
     """
     end = time.monotonic() + timeout
     attempts = _Asked(grid, record, end)
-    attempts.push(list(nodes), attempts.together)
-    for node in set(nodes) - set(attempts.together.values()):
+    attempts.push(list(nodes))
+    for node in set(nodes) - attempts.nodes():
         yield node, None, "no answer"  # the SuperLink does not know it
     backoffs: dict[int, tuple[float, float]] = {}  # absent nodes: time of the next request, and pause
     replies: dict[int, tuple[Any, Any, float]] = {}  # replies that nodes may still be sending, by the node
-    while attempts.together or attempts.alone or replies or backoffs:
+    while attempts.open or replies or backoffs:
         for group in attempts.groups():
             announcements = _announced(grid, group)
             if announcements is not None:
@@ -259,13 +252,13 @@ def ask(
                     if (result := attempts.take(announcement.metadata.reply_to_message_id, group)) is not None:
                         replies[result] = announcement, tree, time.monotonic() + _PATIENCE
             elif group[0] in attempts.alone:
-                node = attempts.alone[group[0]]
+                node = attempts.open[group[0]]
                 attempts.take(group[0], group)
                 backoffs.pop(node, None)
                 yield node, None, "unreadable reply"
             else:  # one of them announces too much: each receives the request again, by itself
-                recipients = [attempts.together.pop(name) for name in group if name in attempts.together]
-                attempts.push(list(dict.fromkeys(recipients)), attempts.alone)
+                recipients = [attempts.open.pop(name) for name in group if name in attempts.open]
+                attempts.push(list(dict.fromkeys(recipients)), alone=True)
         for node, (announcement, tree, last) in list(replies.items()):
             with _asking(grid.address):
                 reply = _read(grid, announcement, tree, nodes[node])
@@ -273,7 +266,7 @@ def ask(
                 continue
             del replies[node]
             if reply is None:  # its end was lost with the sending process
-                attempts.push([node], attempts.together)
+                attempts.push([node])
             elif reply == (None, AWAY) and time.monotonic() < end:
                 _, pause = backoffs.get(node, (0.0, _SOON / 2))
                 pause = min(2 * pause, _SELDOM)
@@ -284,7 +277,7 @@ def ask(
         now, busy = time.monotonic(), attempts.nodes() | set(replies)
         if due := [node for node, (at, _) in backoffs.items() if at <= now < end and node not in busy]:
             backoffs |= {node: (now + backoffs[node][1], backoffs[node][1]) for node in due}
-            attempts.push(due, attempts.together)
+            attempts.push(due)
         attempts.remind()
         if now > end:
             silent = attempts.nodes() | set(backoffs)
@@ -295,14 +288,14 @@ def ask(
 
 
 class _Asked:
-    """Open messages: name -> node. together are checked many at a time; alone are checked one at a time.
+    """Open messages of a request, by name, with their nodes.
 
-    A message is alone if one of its group announced more than is read.
+    They are checked many at a time. A message is alone if one of its group announced more than is read.
     """
 
     def __init__(self, grid: Any, record: Any, end: float) -> None:
-        self.together: dict[str, int] = {}
-        self.alone: dict[str, int] = {}
+        self.open: dict[str, int] = {}
+        self.alone: set[str] = set()
         self._grid, self._record, self._end = grid, record, end
         self._again: dict[int, tuple[float, float]] = {}  # next request to a node, and pause since the last
         self._often: set[int] = set()  # nodes that received more than one message
@@ -310,31 +303,33 @@ class _Asked:
 
     def nodes(self) -> set[int]:
         """Return the nodes that have not answered."""
-        return {*self.together.values(), *self.alone.values()}
+        return set(self.open.values())
 
     def groups(self) -> list[list[str]]:
         """Return the groups of messages whose answers are requested at once."""
-        names = list(self.together)
-        return [names[i : i + _TOGETHER] for i in range(0, len(names), _TOGETHER)] + [[name] for name in self.alone]
+        names = [name for name in self.open if name not in self.alone]
+        alone = [[name] for name in self.open if name in self.alone]
+        return [names[i : i + _TOGETHER] for i in range(0, len(names), _TOGETHER)] + alone
 
-    def push(self, nodes: Sequence[int], names: dict[str, int]) -> None:
-        """Send the request to nodes, by messages that join `names`."""
+    def push(self, nodes: Sequence[int], *, alone: bool = False) -> None:
+        """Send the request to nodes."""
         now = time.monotonic()
-        names |= _push(self._grid, self._record, nodes, self._end - now)
+        names = _push(self._grid, self._record, nodes, self._end - now)
+        self.open |= names
+        if alone:
+            self.alone |= set(names)
         for node in nodes:
             self._again.setdefault(node, (now + _SILENT, _SILENT))
 
     def take(self, name: str, group: Sequence[str]) -> int | None:
         """Return the node whose message of that group is answered, and close it; None if there is none."""
-        names = self.together if name in self.together else self.alone
-        node = names.pop(name, None) if name in group else None
+        node = self.open.pop(name, None) if name in group else None
         if node is None:
             return None
         del self._again[node]
         if node in self._often:
-            for messages in (self.together, self.alone):
-                for other in [other for other, recipient in messages.items() if recipient == node]:
-                    del messages[other]
+            for other in [other for other, recipient in self.open.items() if recipient == node]:
+                del self.open[other]
             self._often.discard(node)
         return node
 
@@ -345,15 +340,18 @@ class _Asked:
         busy.
         """
         now = time.monotonic()
-        for names in (self.together, self.alone) if self._calm <= now < self._end else ():
-            overdue = [node for node in dict.fromkeys(names.values()) if self._again[node][0] <= now]
-            overdue = overdue[: max(_FEW, len(names) // _SHARE)]
-            for node in overdue:
-                pause = min(2 * self._again[node][1], _PATIENT)
-                self._again[node], self._calm = (now + pause, pause), now + _SILENT
-            if overdue:
-                self._often |= set(overdue)
-                self.push(overdue, names)
+        if not self._calm <= now < self._end:
+            return
+        overdue = [node for node in dict.fromkeys(self.open.values()) if self._again[node][0] <= now]
+        overdue = overdue[: max(_FEW, len(self.open) // _SHARE)]
+        for node in overdue:
+            pause = min(2 * self._again[node][1], _PATIENT)
+            self._again[node], self._calm = (now + pause, pause), now + _SILENT
+        self._often |= set(overdue)
+        lone = {node for name, node in self.open.items() if name in self.alone}
+        for alone in (False, True):
+            if recipients := [node for node in overdue if (node in lone) == alone]:
+                self.push(recipients, alone=alone)
 
 
 def _push(grid: Any, record: Any, nodes: Sequence[int], timeout: float) -> dict[str, int]:
@@ -543,10 +541,3 @@ def _asking(address: str) -> Iterator[None]:
         raise UserError(f"superlink: {address}: cannot be reached: {error}; is it up, and its --port right?") from error
     except RunNotRunningException as error:
         raise UserError(f"superlink: {address}: the run has ended; start it anew") from error
-
-
-def _last_line(log: Path | None) -> str:
-    if log is None or not log.is_file():
-        return "it says no more"
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "its log is empty"

@@ -37,7 +37,7 @@ from simulations.output.atomic import staged
 from simulations.output.jsonable import json_ready
 from simulations.shuffler.core import shortfall
 from sottovoce.deployment.keys import read_key
-from sottovoce.deployment.questions import Questions
+from sottovoce.deployment.questions import wait_for_signature
 from sottovoce.deployment.shuffler_client import Shuffler
 
 log = logging.getLogger(__name__)
@@ -66,12 +66,9 @@ class RemoteShuffler:
     ) -> None:
         self._shuffler = shuffler
         self._keys = [read_key(path) for path in seal_keys]
-        place = seal_keys[0].parent
-        self._taken = Taken(place / "batches")
-        self._questions = None
-        if bundle is not None:
-            self._questions = Questions(place / "questions", bundle, timeout=timeout)
-        self._timeout = timeout
+        self._place = seal_keys[0].parent
+        self._taken = Taken(self._place / "batches")
+        self._bundle, self._timeout = bundle, timeout
         self.places: dict[str, NDArray[np.int64]] = {}
 
     def collect(self, request: Request) -> Collected:
@@ -82,8 +79,8 @@ class RemoteShuffler:
                 batch of another stage, or another batch than before.
         """
         request = replace(request, arm="")  # a device has one arm, without a name
-        if self._questions is not None:
-            self._questions.vouched(request)
+        if self._bundle is not None:
+            wait_for_signature(request, self._place / "questions", self._bundle, timeout=self._timeout)
         delivery = self._shuffler.batch(
             request.stage,
             record_to_bytes(request_to_record(request)),

@@ -45,14 +45,12 @@ def test_the_door_alone_loads_a_few_modules_of_python_itself() -> None:
     loaded = loaded_by("import sottovoce, sottovoce as door; dir(door); door.__all__")
     assert packages(loaded) <= set(sys.stdlib_module_names) | {"sottovoce"}
     assert len(loaded) <= FEW, sorted(loaded)
-    assert len(loaded_by("import numpy")) > 5 * FEW, "and so it takes little beside `import numpy`"
 
 
 @pytest.mark.parametrize(
     ("names", "without_"),
     [
         ("Purkayastha, RandomizedResponse, Guarantee, ladder", HEAVY | {"client", "server", "simulations"}),
-        ("Policy, Ledger, Request", HEAVY | {"server", "simulations"}),
         ("Sanitizer, Rewriter, Shard", HEAVY - {"onnxruntime"} | {"server", "simulations"}),
         ("Experiment, load, simulate, resume, UserError", HEAVY),
     ],
@@ -79,7 +77,7 @@ for name in sottovoce.__all__:
         [sys.executable, "-c", program, str(ROOT)], capture_output=True, text=True, check=True, cwd=ROOT
     )
     lines = done.stdout.splitlines()
-    studies = {"attack", "audit", "resume", "simulate", "verify"}
+    studies = {"Claim", "attack", "audit", "resume", "simulate", "verify"}
     assert {line.partition(" ")[0] for line in lines} <= studies
     assert all("pip install 'sottovoce[simulation]'" in line for line in lines)
 

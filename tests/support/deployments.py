@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from simulations.transport.quiet import QUIET
 from sottovoce.deployment import certificates, superlink
 from sottovoce.deployment.processes import free_port
 
@@ -100,6 +101,7 @@ def superlink_in(folder: Path, *, port: int | None = None) -> Iterator[Link]:
     certificates.issue(authority, place, "superlink")
     certificates.make_secret(place)
     log = place / "log.txt"
-    with running(superlink.command(place, port=port), log=log, env=superlink.environment(place)) as process:
-        superlink.wait_until_up(address, authority / "ca.pem", process=process, log=log)
+    environment = os.environ | QUIET | {"FLWR_HOME": str(place / "home")}
+    with running(superlink.command(place, port=port), log=log, env=environment) as process:
+        superlink.wait_until_up(address, authority / "ca.pem", process=process)
         yield Link(place, authority, address, process)

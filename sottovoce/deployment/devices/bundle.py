@@ -17,7 +17,6 @@ from threadpoolctl import threadpool_limits
 from client.device.bundle import NO_KEYS, Bundle, Keys, Parts, write_bundle
 from client.policy import Policy
 from client.store.text_column import TextColumn
-from mechanisms.accounting.privacy_filter import Cost
 from mechanisms.channels import ANSWER, CHANNELS, EMBEDDING
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.questions import QUESTIONS, LabelQuestion, TextQuestion
@@ -275,7 +274,9 @@ def chosen(experiment: Experiment, name: str | None) -> ArmSetup:
     fit = [
         setup
         for setup in experiment.setups
-        if not setup.arm.reference and _released(setup) and setup.protocol.releases_text == own.releases_text
+        if not setup.arm.reference
+        and (setup.arm.statistic if setup.protocol.releases_vector else setup.arm.embedding or setup.arm.text)
+        and setup.protocol.releases_text == own.releases_text
     ]
     names = ", ".join(f'"{setup.arm.name}"' for setup in fit)
     results = [setup for setup in experiment.setups if name in (setup.arm.name, slug(setup.arm.name))]
@@ -295,12 +296,6 @@ def chosen(experiment: Experiment, name: str | None) -> ArmSetup:
     if results[0] not in fit:
         raise UserError(f'--arm "{name}": is a reference, or releases nothing; choose one of {names}')
     return results[0]
-
-
-def _released(setup: ArmSetup) -> bool:
-    """Return True if users of the arm make releases for which a bundle can hold the request."""
-    arm = setup.arm
-    return bool(arm.statistic if setup.protocol.releases_vector else arm.embedding or arm.text)
 
 
 def _at(experiment: Experiment, precision: str | None) -> Experiment:
@@ -358,7 +353,10 @@ def policy_of(setup: ArmSetup, request: Request, *, teaching: bool, records: int
     )
     policy = replace(study, accept_unprotected=declarations, mechanisms=tuple(sorted({m.name for _, m in mechanisms})))
     prices = [(channel, policy.cost(m.guarantee)) for channel, m in mechanisms]
-    limits: dict[str, Any] = {channel: _largest(prices, channel, clear_channels) for channel in CHANNELS}
+    priced = [(channel, cost.epsilon) for channel, cost in prices if channel not in clear_channels]
+    limits: dict[str, Any] = {
+        channel: max((epsilon for name, epsilon in priced if name == channel), default=0.0) for channel in CHANNELS
+    }
     policy = replace(policy, **limits)
     records = setup.records if records is None else records
     if records is None:
@@ -380,7 +378,3 @@ def _question(policy: Policy, arm: Arm, request: Request) -> Mapping[str, Mechan
     if arm.embedding is None:
         return {}
     return {EMBEDDING.name: max(embeddings_of(arm), key=lambda m: policy.cost(m.guarantee).sums)}
-
-
-def _largest(priced: list[tuple[str, Cost]], channel: str, clear: set[str]) -> float:
-    return max((cost.epsilon for name, cost in priced if name == channel and name not in clear), default=0.0)

@@ -10,8 +10,6 @@ import pytest
 
 from mechanisms import catalogue
 from mechanisms.mechanism_text import read_mechanism
-from simulations.errors import UserError
-from simulations.experiment import from_table
 from simulations.experiment.schema import schema
 from sottovoce.cli.main import main
 from tests.support.own_package import write_package
@@ -28,7 +26,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["quiet.noise:Open", "quiet-coin", "quiet.noise:Installed"])
+@pytest.mark.parametrize("name", ["quiet.noise:Open", "quiet-coin"])
 def test_a_study_runs_with_it_and_its_ledgers_are_charged(name, tmp_path, monkeypatch):
     study = experiment({"name": "theirs", "embedding": SIGNS, "label": COIN | {"mechanism": name}})
     nodes = make_nodes(study, tmp_path / "nodes")
@@ -44,22 +42,6 @@ def test_only_what_arms_name_is_allowed_beside_the_catalogue():
     study = experiment({"name": "theirs", "embedding": SIGNS, "label": COIN | {"mechanism": "quiet.noise:Installed"}})
     allowed = study.setups[0].policy.mechanisms
     assert {*allowed} - {*catalogue.CATALOGUE} == {"quiet.noise:Direction", "quiet-coin"}
-
-
-@pytest.mark.parametrize(
-    ("label", "words"),
-    [
-        (COIN | {"mechanism": "quiet.noise:Coin"}, "has no log_prob"),
-        (COIN | {"mechanism": "os:system"}, "no class"),
-        (COIN | {"mechanism": "quiet.noise:Nobody"}, "cannot be imported"),
-        (COIN | {"mechanism": "quiet.noise:Direction"}, "missing parameter dim"),
-        (COIN | {"epsilom": 1.0}, "unknown parameter 'epsilom'; did you mean 'epsilon'"),
-    ],
-)
-def test_a_study_that_names_it_wrongly_is_one_line(label, words):
-    with pytest.raises(UserError, match=words) as caught:
-        experiment({"name": "theirs", "embedding": SIGNS, "label": label})
-    assert 'arm "theirs"' in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_editors_take_a_place_and_what_is_installed():
@@ -86,10 +68,7 @@ def test_texts_are_rewritten(tmp_path, capsys):
     assert len(Path("out.txt").read_text().splitlines()) == 2 and "ε" in capsys.readouterr().err
 
 
-NAMES = ["quiet.noise:Nobody", "nowhere:Words", "os:system", "quiet-words", "quiet.noise:Coin"]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["quiet.noise:Nobody", "os:system", "quiet.noise:Coin"])
 def test_a_wrong_name_is_one_line_exit_2_and_nothing_is_written(name, capsys):
     Path("words.txt").write_text("fine 1 0\ndull 0 1\n")
     Path("in.txt").write_text("fine\n")
@@ -106,20 +85,6 @@ def test_a_wrong_name_is_one_line_exit_2_and_nothing_is_written(name, capsys):
         assert name in line and not Path("out").exists()
 
 
-def test_a_table_of_the_file_is_read_back(tmp_path):
-    from simulations.experiment import load, to_toml
-
-    study = from_table(
-        {
-            "name": "s",
-            "policy": {"embedding": 20.0, "label": 5.0},
-            "arm": [{"name": "a", "embedding": SIGNS, "label": COIN}],
-        }
-    )
-    (tmp_path / "s.toml").write_text(to_toml(study))
-    assert load(tmp_path / "s.toml") == study
-
-
 ANSWER = """
 
 @dataclass(frozen=True)
@@ -132,16 +97,6 @@ class Says(OwnMechanism):
     def sample(self, x, *, rng):
         return x
 
-
-@dataclass(frozen=True)
-class Writes(OwnMechanism):
-    epsilon: float
-    metric: ClassVar[str] = "discrete"
-    channel: ClassVar[str] = "text"
-    numeric_delta: ClassVar[float] = 0.0
-
-    def sample(self, x, *, rng):
-        return x
 """
 
 
@@ -154,11 +109,7 @@ def test_a_ladder_leaves_out_nothing_that_is_released(tmp_path, monkeypatch, cap
     assert main([*asked, "--json"]) == 0
     rungs = {rung["rung"]: rung for rung in json.loads(capsys.readouterr().out)["ladder"]}
     assert rungs["answer"]["worst_case"] == rungs["user"]["worst_case"] == 3.0
-    label = ["--mechanism", "randomized-response:epsilon=1"]
-    for wrong in ([*asked, *label], [*asked[:3], "quiet.noise:Writes", *asked[4:6], "--users", "9"]):
-        assert main(wrong) == 2
-        said = capsys.readouterr()
-        assert said.out == "" and said.err.count("\n") == 1 and "sottovoce: " in said.err
+    assert main([*asked, "--mechanism", "randomized-response:epsilon=1"]) == 2
 
 
 def test_a_mechanism_and_its_parameters_are_one_word() -> None:

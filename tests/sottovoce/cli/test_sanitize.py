@@ -13,15 +13,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from client.models import vocabulary as vocabularies
 from client.rewrite import Rewriter, describe_cost
 from mechanisms.catalogue import build
+from mechanisms.pieces import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE, spelled
 from mechanisms.streams import SimulationStreams
-from mechanisms.vocabulary import Vocabulary
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from simulations.artifacts.language_models import generator_folder
 from simulations.artifacts.vocabulary import with_spans
 from simulations.errors import UserError
 from sottovoce.cli import main as cli
+from tests.support.commands import complaint
+from tests.support.tiny_generators import TOKENS, tiny_generator
 
 WORDS = ["the", "film", "was", "good", "bad", "fine", "awful", "a", "it", "'s", "not", "very", "plot", ".", ",", "3"]
 #: What a text may be: unknown, empty, controls, emoji, right to left, very long.
@@ -42,9 +47,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory of its own, with a file of word vectors in it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("SOTTOVOCE_DEBUG", raising=False)
-    for name in cli.QUIET:
-        monkeypatch.delenv(name, raising=False)
     rng = np.random.default_rng(0)
     lines = [f"{word} " + " ".join(f"{v:.4f}" for v in rng.normal(size=4)) for word in WORDS]
     (tmp_path / "w.txt").write_text("\n".join(lines) + "\n")
@@ -59,69 +61,39 @@ def run(*arguments: str, code: int = 0) -> None:
     assert cli.main(["sanitize", "--words", "w.txt", *arguments]) == code
 
 
-def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line on stderr of a command that fails; nothing on stdout, no file left behind."""
-
-    def there() -> list[str]:
-        return sorted(p.name for p in Path().iterdir() if p.name != "cache")
-
-    capsys.readouterr()
-    before = there()
-    assert cli.main(["sanitize", *arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and "Traceback" not in captured.err and there() == before
-    line = captured.err.splitlines()[-1]
-    assert line.startswith("sottovoce: ")
-    return line
-
-
 def through_stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
 SANTEXT = ("--mechanism", "santext:epsilon=2")
-MECHANISMS = [("--mechanism", "identity"), SANTEXT, ("--mechanism", "random:length=kept")]
 
 
 # -- rows
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m[1])
-def test_lines_out_equal_lines_in(mechanism: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_out_equal_lines_in(capsys: pytest.CaptureFixture[str]) -> None:
     Path("in.txt").write_text("\n".join(TEXTS) + "\n", newline="")
-    run(*mechanism, "--in", "in.txt", "--out", "out.txt")
+    run(*SANTEXT, "--in", "in.txt", "--out", "out.txt")
     out = Path("out.txt").read_bytes().decode()
     assert out.count("\n") == len(TEXTS) and len(out.splitlines()) == len(TEXTS)
     assert {w for line in out.splitlines() for w in line.split()} <= set(WORDS)
     captured = capsys.readouterr()
     assert captured.out == "" and f"{len(TEXTS)} rows" in captured.err.splitlines()[-1]
+    assert "of the words of the first 8 rows are outside the vocabulary" in captured.err
     assert not [p for p in Path().iterdir() if p.name.startswith(".")]
 
 
-def test_identity_gives_each_word_its_own_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_a_file_and_of_a_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     Path("in.txt").write_bytes(b"\xef\xbb\xbfthe FILM\r\n\r\n\nzzz\ngood")
-    run("--mechanism", "identity:length=kept", "--in", "in.txt")
-    assert capsys.readouterr().out.encode() == b"the film\n\n\n\ngood\n"
-
-
-def test_lines_through_pipes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    through_stdin(monkeypatch, "the film\n\n😀 שלום\n".encode())
-    run("--mechanism", "identity:length=kept")
-    assert capsys.readouterr().out == "the film\n\n\n"
-    through_stdin(monkeypatch, b"")
-    run(*SANTEXT)
-    assert capsys.readouterr().out == ""
-
-
-def test_tsv(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = "".join(f"{i}\t{t}\tx{i}\n" for i, t in enumerate(TEXTS))
-    Path("in.tsv").write_text('label\tsentence\t"odd"\n' + rows + "\n9\t\t\n", newline="")
-    run(*SANTEXT, "--in", "in.tsv", "--out", "out.tsv", "--column", "sentence")
-    found = [line.split("\t") for line in Path("out.tsv").read_text().split("\n")]
-    assert found[0] == ["label", "sentence", '"odd"'] and found[-1] == [""]
-    assert [(r[0], r[2]) for r in found[1:-2]] == [(str(i), f"x{i}") for i in range(len(TEXTS))]
-    assert found[-2][0] == "9" and found[-2][2] == ""
-    assert 'passed through unchanged, without any protection: label, "odd"' in capsys.readouterr().err
+    run("--mechanism", "identity:length=kept", "--in", "in.txt", "--out", "in.txt")  # in the place of its input
+    assert Path("in.txt").read_bytes() == b"the film\n\n\n\ngood\n"
+    for data, out in (("the film\n\n😀 שלום\n", "the film\n\n\n"), ("", "")):
+        through_stdin(monkeypatch, data.encode())
+        run("--mechanism", "identity:length=kept")
+        assert capsys.readouterr().out == out
+    for binary, said in ((b"\x89PNG\r\n\x00\x00", "is not UTF-8"), (b"ok\x00\n", "holds a NUL byte")):
+        through_stdin(monkeypatch, binary)
+        assert f"standard input: line 1: {said}" in complaint(capsys, "sanitize", *SANTEXT, "--words", "w.txt")
 
 
 def test_csv() -> None:
@@ -139,64 +111,35 @@ def test_csv() -> None:
     assert Path("two.csv").read_text() == 'text\nthe film\n""\nfilm\n'
 
 
-def test_jsonl() -> None:
-    records = [{"n": i, "t": t, "more": [1.5, None]} for i, t in enumerate([*TEXTS, None])]
-    Path("in.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n\n" + '{"t": "a", "é": "\\ud800"}')
-    run(*SANTEXT, "--in", "in.jsonl", "--out", "out.jsonl", "--column", "t")
-    lines = Path("out.jsonl").read_text().split("\n")
-    found = [json.loads(line) for line in lines if line]
-    assert len(found) == len(records) + 1
-    assert [(r["n"], r["more"]) for r in found[:-1]] == [(i, [1.5, None]) for i in range(len(records))]
-    assert all(isinstance(r["t"], str) for r in found) and list(found[0]) == ["n", "t", "more"]
-    assert found[-1]["é"] == "\ud800"
-
-
 def test_parquet() -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     from pyarrow import parquet
 
-    for kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())):
-        texts = pyarrow.array([*TEXTS, None], pyarrow.string()).cast(kind)
-        table = pyarrow.table({"id": list(range(len(texts))), "t": texts, "x": [[i] for i in range(len(texts))]})
-        parquet.write_table(table, "in.parquet", row_group_size=3)
-        run(*SANTEXT, "--in", "in.parquet", "--out", "out.parquet", "--column", "t")
-        found = parquet.read_table("out.parquet")
-        assert found.column_names == ["id", "t", "x"] and found.num_rows == len(texts)
-        assert found["id"] == table["id"] and found["x"] == table["x"] and found["t"].null_count == 0
-    parquet.write_table(table.slice(0, 0), "none.parquet")
-    run(*SANTEXT, "--in", "none.parquet", "--out", "out.parquet", "--column", "t")
-    assert parquet.read_table("out.parquet").num_rows == 0
+    texts = pyarrow.array([*TEXTS, None]).cast(pyarrow.dictionary(pyarrow.int32(), pyarrow.string()))
+    table = pyarrow.table({"id": list(range(len(texts))), "t": texts, "x": [[i] for i in range(len(texts))]})
+    parquet.write_table(table, "in.parquet", row_group_size=3)
+    run(*SANTEXT, "--in", "in.parquet", "--out", "out.parquet", "--column", "t")
+    found = parquet.read_table("out.parquet")
+    assert found.column_names == ["id", "t", "x"] and found.num_rows == len(texts)
+    assert found["id"] == table["id"] and found["x"] == table["x"] and found["t"].null_count == 0
 
 
-def test_memory_does_not_grow_with_the_rows() -> None:
+def test_memory_does_not_grow_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten times the rows in at most 1 MiB more; were they kept, 10,000 rows of 200 characters would need 2 MiB."""
-    from simulations.corpora.rewriting import block_writer
-    from sottovoce.cli import text as sanitize
-
-    rewriter = Rewriter({"mechanism": "identity", "tokens": 8, "length": "kept"}, vocabulary())
-
-    rewriter.batch_size = 256
+    monkeypatch.setattr("client.models.texts._TEXTS", 256)
 
     def peak(rows: int) -> int:
         with open("in.txt", "w") as file:
             file.writelines("the film was good " * 11 + "\n" for _ in range(rows))
         tracemalloc.start()
         try:
-            with block_writer(Path("out.txt"), io.BytesIO()) as put:
-                counts = sanitize._stream(rewriter, Path("in.txt"), (), None, False, put)
-            assert counts == (rows, 8 * rows)
+            run("--mechanism", "identity:tokens=8,length=kept", "--in", "in.txt", "--out", "out.txt")
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
 
     peak(100)
     assert peak(11_000) < peak(1_100) + 2**20
-
-
-def test_an_output_in_the_place_of_its_input() -> None:
-    Path("in.txt").write_text("the film\nzzz\n")
-    run("--mechanism", "identity:length=kept", "--in", "in.txt", "--out", "in.txt")
-    assert Path("in.txt").read_text() == "the film\n\n"
 
 
 # -- randomness
@@ -233,36 +176,22 @@ def test_explain_shows_each_token(capsys: pytest.CaptureFixture[str]) -> None:
     run("--mechanism", "santext:epsilon=2,length=kept,stop-words=keep", "--in", "in.txt", "--explain")
     captured = capsys.readouterr()
     assert captured.out.count("\n") == 3 and "\x1b" not in captured.err
-    rows = captured.err.split("\nrow ")
-    assert len(rows) == 4
-    lines = [line.split() for line in rows[1].splitlines()[2:]]
+    lines = [line.split() for line in captured.err.split("\nrow ")[1].splitlines()[2:]]
     assert [line[0] for line in lines] == ["the", "zzz", "FILM", "was", "good"]
-    assert lines[0][:4] == ["the", "the", "1", "∞"] and lines[0][4] == "kept" and lines[1][-1] == "unknown"
-    chances = [float(line[2]) for line in lines]
-    assert all(0 < p <= 1 for p in chances)
-    last = captured.err.splitlines()[-1]
-    assert (
-        last.startswith("3 rows, ") and "exposed: the number of tokens and stop words" in last and "any others" in last
-    )
+    assert lines[0] == ["the", "the", "1", "∞", "kept"] and lines[1][-1] == "unknown"
 
 
 def test_charges_in_words() -> None:
     def said(**spec: object) -> str:
-        return describe_cost(
-            build({"mechanism": "santext", "epsilon": 1.0, "tokens": 4, **spec}, channel="text", vocabulary=v)
-        )
+        return describe_cost(build({"tokens": 4, **spec}, channel="text", vocabulary=v))
 
-    v = vocabulary()
-    text = build({"mechanism": "santext", "epsilon": 1.0, "tokens": 4}, channel="text", vocabulary=v)
-    assert said() == (
-        f"ε = {text.guarantee.worst_case():,.5g} at worst, for any two texts "
-        f"(4 tokens at {text.word.guarantee.worst_case():,.5g} each, their number at 4)"
-    )
-    assert said(length="kept", stop_words="keep").startswith(
-        "exposed: the number of tokens and stop words; texts that agree in that: ε = "
-    )
-    identity = build({"mechanism": "identity"}, channel="text", vocabulary=v)
-    assert describe_cost(identity) == "no protection: ε = ∞ for any two texts that differ"
+    v, santext = vocabulary(), {"mechanism": "santext", "epsilon": 1.0}
+    word = build(santext, channel="text", vocabulary=v).word.guarantee.worst_case()
+    whole = f"ε = {4 * word + 4:,.5g} at worst, for any two texts (4 tokens at {word:,.5g} each, their number at 4)"
+    assert said(**santext) == whole
+    kept = said(**santext, length="kept", stop_words="keep")
+    assert kept.startswith("exposed: the number of tokens and stop words; texts that agree in that: ε = ")
+    assert said(mechanism="identity") == "no protection: ε = ∞ for any two texts that differ"
 
 
 # -- bad input
@@ -271,77 +200,42 @@ def test_charges_in_words() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--mechanism", "santexts:epsilon=1"], "unknown mechanism 'santexts'; did you mean 'santext'?"),
-        (["--mechanism", "gaussian:epsilon=1"], "gaussian: sanitizes the embedding, not texts"),
-        (["--mechanism", "santext"], "santext: missing parameter epsilon"),
-        (["--mechanism", "santext:epsilon=-1"], "santext: epsilon must be"),
-        (["--mechanism", "identity:epsilon=1"], "identity: unknown parameter 'epsilon'"),
-        (["--mechanism", "santext+:epsilon=1"], "santext+: needs to know which words are rare"),
-        ([*SANTEXT, "--words", "none.txt"], "none.txt: there is no such file"),
-        ([*SANTEXT, "--words", "bad.txt"], "bad.txt, line 2: expected"),
-        ([*SANTEXT, "--words", "binary"], "binary, line 1: is binary"),
-        ([*SANTEXT, "--in", "none.txt"], "none.txt: there is no such file"),
-        ([*SANTEXT, "--in", "binary"], "binary: line 1: holds a NUL byte"),
-        ([*SANTEXT, "--in", "utf16.txt"], "utf16.txt: is UTF-16; convert it to UTF-8"),
-        ([*SANTEXT, "--in", "latin.txt"], "latin.txt: line 2: is not UTF-8"),
-        ([*SANTEXT, "--in", "in.txt", "--column", "t"], "--column: in.txt is read as lines"),
-        ([*SANTEXT, "--in", "a.tsv"], "a.tsv: name the column of the texts with --column; there are: label, text"),
-        ([*SANTEXT, "--in", "a.tsv", "--column", "txt"], 'a.tsv: has no column "txt"; did you mean "text"?'),
-        ([*SANTEXT, "--in", "short.tsv", "--column", "text"], "short.tsv: line 3: has 1 cells"),
-        ([*SANTEXT, "--in", "bad.csv", "--column", "text"], "bad.csv: line 2: has 3 cells"),
-        ([*SANTEXT, "--in", "open.csv", "--column", "text"], "open.csv: line 2: is not valid CSV"),
-        ([*SANTEXT, "--in", "bad.jsonl", "--column", "text"], "bad.jsonl: line 2: is not valid JSON"),
-        ([*SANTEXT, "--in", "kind.jsonl", "--column", "text"], 'kind.jsonl: line 1: "text" is a number, not a text'),
-        ([*SANTEXT, "--in", "kind.jsonl"], "kind.jsonl: name the key of the texts"),
-        ([*SANTEXT, "--in", "empty.csv", "--column", "text"], "empty.csv: is empty"),
-        ([*SANTEXT, "--in", "bad.parquet", "--column", "text", "--out", "o.parquet"], "is not a readable Parquet file"),
-        ([*SANTEXT, "--in", "bad.parquet", "--column", "text"], "name a file with --out"),
-        ([*SANTEXT, "--in", "in.txt", "--out", "o.csv"], "o.csv: would be .csv, and the input is lines"),
-        ([*SANTEXT, "--in", "in.txt", "--out", "no/o.txt"], "its folder does not exist"),
-        ([*SANTEXT, "--in", "in.txt", "--out", "."], "is a folder"),
-        (["--mechanism", "santext:epsilon=2,mode=paperish"], "mode must be"),
-        (["--mechanism", "santext:epsilon=2,x="], "write NAME or NAME:key=value"),
-        (["--mechanism", "santext:epsilon=2,epsilon=3"], "epsilon is given twice"),
-        (
-            ["--mechanism", "santext:epsilon=2,stopwords=keep"],
-            "unknown parameter 'stopwords'; did you mean 'stop_words'?",
-        ),
-        (["--mechanism", "santext:epsilon=2,length=long"], "length must be an ε"),
-        (["--mechanism", "santext:epsilon=2,tokens=0"], "tokens must be from 1"),
+        ("--mechanism santexts:epsilon=1", "unknown mechanism 'santexts'; did you mean 'santext'?"),
+        ("--mechanism gaussian:epsilon=1", "gaussian: sanitizes the embedding, not texts"),
+        ("--mechanism santext+:epsilon=1", "santext+: needs to know which words are rare"),
+        ("--mechanism santext:epsilon=2,mode=paperish", "mode must be"),
+        ("--mechanism santext:epsilon=2,sides=2", "sides follows from the number"),
+        ("--words bad.txt", "bad.txt, line 2: expected"),
+        ("--words binary", "binary, line 1: is binary"),
+        ("--in none.txt", "none.txt: there is no such file"),
+        ("--in in.txt --column t", "--column: in.txt is read as lines"),
+        ("--in in.txt --public a.tsv --column label --column text", "--column: in.txt is read as lines"),
+        ("--in a.tsv", "a.tsv: name the column of the texts with --column; there are: label, text"),
+        ("--in a.tsv --column txt", 'a.tsv: has no column "txt"; did you mean "text"?'),
+        ("--in a.tsv --column text --column text", "the two of a pair"),
+        ("--in bad.parquet --column text", "name a file with --out"),
+        ("--in in.txt --out o.csv", "o.csv: would be .csv, and the input is lines"),
+        ("--in in.txt --out no/o.txt", "its folder does not exist"),
+        ("--in in.txt --similarity", "--similarity: compares files"),
+        ("--spans spans.txt", "no word of 'qqq zzz'"),
     ],
 )
-def test_mistakes_are_one_line(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(arguments: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     files = {
         "in.txt": b"the film\n",
         "bad.txt": b"the 1 2 3 4\nfilm 1\n",
         "binary": b"\x00\x01\xff" * 99,
-        "utf16.txt": "the film\n".encode("utf-16"),
-        "latin.txt": b"the film\ncaf\xe9\n",
         "a.tsv": b"label\ttext\n1\tthe film\n",
-        "short.tsv": b"label\ttext\n1\tthe film\n2\n",
-        "bad.csv": b"label,text\n1,the film,more\n",
-        "open.csv": b'label,text\n1,"the film\n',
-        "bad.jsonl": b'{"text": "a"}\n{"text": \n',
-        "kind.jsonl": b'{"text": 7}\n',
-        "empty.csv": b"",
+        "spans.txt": b"good film\nqqq zzz\n",
         "bad.parquet": b"PAR1 nonsense",
     }
     for name, data in files.items():
         Path(name).write_bytes(data)
-    if "--words" not in arguments:
-        arguments = [*arguments, "--words", "w.txt"]
-    if "--in" not in arguments:
-        arguments = [*arguments, "--in", "in.txt"]
-    if expected.startswith(("short", "bad.csv", "open", "bad.jsonl", "kind.jsonl: l", "latin", "binary: line")):
-        arguments = [*arguments, "--out", "o" + Path(arguments[arguments.index("--in") + 1]).suffix]
-    assert expected in complaint(capsys, *arguments)
-
-
-def test_a_binary_pipe_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    through_stdin(monkeypatch, b"\x89PNG\r\n\x00\x00")
-    assert "standard input: line 1: is not UTF-8" in complaint(capsys, *SANTEXT, "--words", "w.txt")
-    through_stdin(monkeypatch, b"ok\x00\n")
-    assert "standard input: line 1: holds a NUL byte" in complaint(capsys, *SANTEXT, "--words", "w.txt")
+    given = arguments.split()
+    defaults = {"--mechanism": "santext:epsilon=2", "--words": "w.txt", "--in": "in.txt"}
+    assert expected in complaint(
+        capsys, "sanitize", *given, *(w for d in defaults.items() if d[0] not in given for w in d)
+    )
 
 
 def test_dp_mlm(capsys: pytest.CaptureFixture[str]) -> None:
@@ -425,41 +319,29 @@ def forget() -> Iterator[None]:
 # -- pairs
 
 
-def _two_columns(kind: str, name: str, rows: list[tuple[str, str, str]]) -> None:
-    if kind == "parquet":
-        import pyarrow
-        from pyarrow import parquet
-
-        columns = list(zip(*rows, strict=True))
-        parquet.write_table(pyarrow.table(dict(zip(("q", "id", "s"), map(list, columns), strict=True))), name)
-    elif kind == "jsonl":
-        lines = [json.dumps(dict(zip(("q", "id", "s"), row, strict=True))) for row in rows]
-        Path(name).write_text("\n".join(lines) + "\n")
-    else:
-        mark = "\t" if kind == "tsv" else ","
-        Path(name).write_text("\n".join(mark.join(row) for row in [("q", "id", "s"), *rows]) + "\n")
-
-
-def _read(kind: str, name: str) -> list[tuple[str, ...]]:
-    if kind == "parquet":
-        from pyarrow import parquet
-
-        return [tuple(row[c] for c in ("q", "id", "s")) for row in parquet.read_table(name).to_pylist()]
+def _write_pairs(kind: str, name: str, rows: list[tuple[str, str, str]]) -> None:
     if kind == "jsonl":
-        return [tuple(json.loads(line)[c] for c in ("q", "id", "s")) for line in Path(name).read_text().splitlines()]
-    mark = "\t" if kind == "tsv" else ","
-    with open(name, newline="") as file:
-        return [tuple(row) for row in csv.reader(file, delimiter=mark)][1:]
+        lines = [json.dumps(dict(zip(("q", "id", "s"), row, strict=True))) for row in rows]
+    else:
+        lines = ["\t".join(row) for row in [("q", "id", "s"), *rows]]
+    Path(name).write_text("\n".join(lines) + "\n")
 
 
-@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet"])
+def _read_pairs(kind: str, name: str) -> list[tuple[str, ...]]:
+    lines = Path(name).read_text().splitlines()
+    if kind == "jsonl":
+        return [tuple(json.loads(line)[c] for c in ("q", "id", "s")) for line in lines]
+    return [tuple(line.split("\t")) for line in lines[1:]]
+
+
+@pytest.mark.parametrize("kind", ["tsv", "jsonl"])
 def test_both_columns_of_a_pair_are_sanitized(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither passes in clear, and neither's words come out on the other side."""
     rows = [("secret the film", str(i), "unknown was good") for i in range(40)]
-    _two_columns(kind, f"in.{kind}", rows)
+    _write_pairs(kind, f"in.{kind}", rows)
     files = ("--in", f"in.{kind}", "--out", f"out.{kind}", "--column", "q", "--column", "s")
     run(*SANTEXT, "--seed", "1", *files)
-    out = _read(kind, f"out.{kind}")
+    out = _read_pairs(kind, f"out.{kind}")
     assert [row[1] for row in out] == [row[1] for row in rows]
     for side in (0, 2):
         assert {word for row in out for word in row[side].split()} <= set(WORDS)
@@ -467,21 +349,7 @@ def test_both_columns_of_a_pair_are_sanitized(kind: str, capsys: pytest.CaptureF
     said = capsys.readouterr().err
     assert "without any protection: id\n" in said and "on each of 2 sides" in said
     run("--mechanism", "identity:length=kept", *files)
-    assert {(row[0], row[2]) for row in _read(kind, f"out.{kind}")} == {("the film", "was good")}
-
-
-def test_columns_that_are_no_pair_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    _two_columns("tsv", "in.tsv", [("a", "1", "the")])
-    options = (*SANTEXT, "--words", "w.txt", "--in", "in.tsv")
-    assert "the two of a pair" in complaint(capsys, *options, "--column", "q", "--column", "q")
-    assert "got q, id, s" in complaint(capsys, *options, "--column", "q", "--column", "id", "--column", "s")
-    assert 'has no column "t"' in complaint(capsys, *options, "--column", "q", "--column", "t")
-    assert "sides follows from the number" in complaint(
-        capsys, "--mechanism", "santext:epsilon=2,sides=2", *options[2:], "--column", "q"
-    )
-    Path("in.txt").write_text("the film\n")
-    pair = (*SANTEXT, "--words", "w.txt", "--in", "in.txt", "--public", "in.tsv", "--column", "q", "--column", "s")
-    assert "has no columns" in complaint(capsys, *pair)
+    assert {(row[0], row[2]) for row in _read_pairs(kind, f"out.{kind}")} == {("the film", "was good")}
 
 
 # -- public spans of several words
@@ -496,11 +364,6 @@ def test_public_spans_are_read_and_written_as_one_word(place: Path, capsys: pyte
     assert (place / "out.txt").read_text() == "the film was not very good .\nfilm\n"
     said = capsys.readouterr().err
     assert "18 words" in said and "2 rows, 5 tokens" in said
-    (place / "spans.txt").write_text("good grief\nqqq zzz\n")
-    given = ("--words", "w.txt", "--mechanism", "random", "--spans", "spans.txt", "--in", "in.txt")
-    assert cli.main(["sanitize", *given, "--out", "other.txt"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "no word of 'qqq zzz'" in line and not (place / "other.txt").exists()
 
 
 def test_a_span_lies_at_the_mean_of_its_words() -> None:
@@ -511,3 +374,106 @@ def test_a_span_lies_at_the_mean_of_its_words() -> None:
     np.testing.assert_allclose(spans.vectors[-1], mean, rtol=1e-6)
     with pytest.raises(UserError, match="before counts"):
         with_spans(Vocabulary(words.words, words.vectors, np.ones(len(words), np.int64)), ["good film"])
+
+
+# -- models that generate text
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "of", "prompt"),
+    [("causal", "dp-prompt", "generator", "Document : {text} :"), ("t5", "dp-paraphrase", "paraphraser", None)],
+)
+def test_generated_texts(kind: str, name: str, of: str, prompt: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the command writes is what Python draws with the same seed, and what it prints is what that costs."""
+    source = str(tiny_generator(Path("model"), kind))
+    public = ["the film was good", "a bad book"]
+    Path("public.txt").write_text("\n".join(public) + "\n")
+    Path("in.txt").write_text("\n".join(TEXTS) + "\n", newline="")
+    files = ("--in", "in.txt", "--public", "public.txt", "--seed", "7")
+    spec = f"{name}:epsilon=11,tokens=6"
+    more = () if prompt is None else ("--prompt", prompt)
+    assert cli.main(["sanitize", "--mechanism", spec, "--generator", source, *files, *more]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.splitlines()[-1].endswith(
+        " tokens. Each text: ε = 72 at worst, for any two texts (6 tokens at 11 each, their number at 6)"
+    )
+    folder = generator_folder(source, public, kind=of, prompt=prompt, seed=0)
+    rewriter = Rewriter({"mechanism": name, "epsilon": 11.0, "tokens": 6}, model=folder)
+    rows = np.arange(len(TEXTS))
+    rng = SimulationStreams(7).rows(rows, np.zeros_like(rows), stage="sanitize", channel="text")
+    assert captured.out.split("\n")[:-1] == rewriter.rewrite(TEXTS, rng=rng)
+    assert rewriter.text.vocabulary.words == TOKENS and rewriter.text.guarantee.worst_case() == 72.0
+    explained = rewriter.explain("the film")
+    assert [(t.original, t.substitute, t.epsilon, t.note) for t in explained[:2]] == [
+        ("the", None, 0.0, "read"),
+        ("film", None, 0.0, "read"),
+    ]
+    assert all(t.original is None and t.epsilon == 11.0 and t.note == "drawn" for t in explained[2:])
+    if prompt is None:
+        return
+    # in the words of a vocabulary, and by a folder that was exported before
+    run("--mechanism", spec, "--generator", str(folder), *files)
+    assert {w for line in capsys.readouterr().out.splitlines() for w in line.split()} <= set(WORDS)
+    given = ["--mechanism", spec, "--generator", str(folder), *files]
+    assert "with a prompt of its own" in complaint(capsys, "sanitize", *given, "--prompt", "{text} :")
+
+
+def test_neither_side_of_a_pair_is_read_for_the_other() -> None:
+    """The side itself is read, so the test can fail."""
+    source = tiny_generator(Path("model"), "causal")
+    folder = generator_folder(source, ["the film was good"], kind="generator", seed=0)
+    spec = {"mechanism": "dp-prompt", "epsilon": 60.0, "tokens": 6, "sides": 2, "length": 0.0}
+    rewriter = Rewriter(spec, model=folder)
+    assert rewriter.text.guarantee.worst_case() == 2 * 6 * 60.0
+    n = 40
+    rows = np.arange(n)
+
+    def drawn(first: str, second: str) -> tuple[list[str], list[str]]:
+        rng = SimulationStreams(3).rows(rows, np.zeros_like(rows), stage="s", channel="text")
+        pairs = rewriter.rewrite([(first, second)] * n, rng=rng)
+        return [one for one, _ in pairs], [other for _, other in pairs]
+
+    base, moved = drawn("the film was good", "a bad book"), drawn("the film was good", "")
+    assert base[0] == moved[0] and base[1] != moved[1]
+    assert drawn("a", "a bad book")[1] == base[1]
+
+
+def test_a_missing_generating_model_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    prompted = ("--mechanism", "dp-prompt:epsilon=1", "--in", "w.txt")
+    assert complaint(capsys, "sanitize", *prompted).endswith("name its checkpoint with --generator FOLDER")
+    Path("empty").mkdir()
+    for folder, said in (("./nowhere", "nowhere"), ("empty", "has no config.json")):
+        assert said in complaint(capsys, "sanitize", *prompted, "--generator", folder)
+    line = complaint(capsys, "sanitize", "--mechanism", "dp-mlm:epsilon=1", "--in", "w.txt", "--prompt", "empty")
+    assert "--prompt: goes with a mechanism that generates" in line
+
+
+# -- how pieces spell
+
+
+@pytest.mark.parametrize("way", [BYTE_LEVEL, SENTENCEPIECE])
+def test_pieces_spell_what_their_tokenizer_decodes(way: str) -> None:
+    tokenizer = Tokenizer(models.BPE())
+    of_bytes = way == BYTE_LEVEL
+    before = pre_tokenizers
+    tokenizer.pre_tokenizer = before.ByteLevel(add_prefix_space=True) if of_bytes else before.Metaspace()
+    tokenizer.decoder = decoders.ByteLevel() if of_bytes else decoders.Metaspace()
+    texts = ["the film was good", "a café, שלום 😀 it's", "naïve   films"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet() if of_bytes else []
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet))
+    for text in texts:
+        ids = tokenizer.encode(text).ids
+        pieces = [tokenizer.id_to_token(i) for i in ids]
+        assert spelled(pieces, way) == " ".join(tokenizer.decode(ids).split()) == " ".join(text.split())
+
+
+def test_pieces_that_spell_nothing_do_not_fail(tmp_path: Path) -> None:
+    assert spelled(["film", "##s", "##", "a"], WORDPIECE) == "films a"
+    assert spelled(["▁a", "<0xC3>", "<0xA9>", "<0xC3>"], SENTENCEPIECE) == "aé\ufffd"
+    assert spelled(["Ã", "Ċ", "Ġb", "日"], BYTE_LEVEL) == "\ufffd b日"
+    v = Vocabulary(("Ġa", "b"), np.zeros((2, 1), np.float32), pieces=BYTE_LEVEL)
+    assert v.text([0, 1, NOTHING, 2]) == "ab" and v.identity != Vocabulary(v.words, v.vectors).identity
+    vocabularies.save(v, tmp_path / "v")
+    assert vocabularies.load(tmp_path / "v") == v and vocabularies.load(tmp_path / "v").pieces == BYTE_LEVEL
+    with pytest.raises(ValueError, match="pieces must be one of"):
+        Vocabulary(("a", "b"), np.zeros((2, 1), np.float32), pieces="letters")

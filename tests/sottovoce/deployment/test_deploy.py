@@ -18,6 +18,7 @@ from sottovoce.cli import main as cli
 from sottovoce.deployment.local import _Deployment
 from sottovoce.deployment.processes import LIST, free_port
 from sottovoce.deployment.questions import ASKED
+from tests.support.commands import complaint
 from tests.support.paths import ROOT
 
 STUDY = """
@@ -65,75 +66,37 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def complaint(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The one line of a command that fails with exit code 2, and leaves nothing behind."""
-    before = sorted(str(p) for p in Path().rglob("*"))
-    assert cli.main(["deploy", *map(str, arguments)]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and "Traceback" not in captured.err
-    assert sorted(str(p) for p in Path().rglob("*")) == before, "something was left behind"
-    *_, line = captured.err.splitlines()
-    assert line.startswith("sottovoce: ")
-    return line.removeprefix("sottovoce: ")
-
-
-SET = "--set"
-MISTAKES: list[tuple[list[str], str]] = [
-    (["nowhere.toml"], "nowhere.toml: there is no such file"),
-    (["study.toml"], '--arm: is missing; choose one of "a", "b"'),
-    (["study.toml", "--arm", "c"], '--arm "c": there is none; choose one of "a", "b"'),
-    (["study.toml", "--arm", "clear"], '--arm "clear": is a reference, or releases nothing; choose one of "a", "b"'),
-    (["study.toml", "--arm", "a", "--nodes", "0"], "--nodes 0: must be from 1 to population.users, 60"),
-    (["study.toml", "--arm", "a", "--nodes", "61"], "--nodes 61: must be from 1 to population.users, 60"),
+ON_DEVICE = 'arm.0.answer={mechanism="randomized-response",epsilon=1.0}'
+PAPER = 'training.protocol="paper"'
+MISTAKES = [
+    ("nowhere.toml", "nowhere.toml: there is no such file"),
+    ("study.toml", '--arm: is missing; choose one of "a", "b"'),
+    ("study.toml --arm c", '--arm "c": there is none; choose one of "a", "b"'),
+    ("study.toml --arm clear", '--arm "clear": is a reference, or releases nothing'),
+    ("study.toml --arm a --nodes 0", "--nodes 0: must be from 1 to population.users, 60"),
+    ("study.toml --arm a --nodes 61", "--nodes 61: must be from 1 to population.users, 60"),
+    ("study.toml --arm a --set population.late=0.1", "population.late: a deployment's users are as late as they are"),
     (
-        ["study.toml", "--arm", "a", SET, "population.late=0.1"],
-        "population.late: a deployment's users are as late as they are; leave it out",
+        f"study.toml --arm a --set {PAPER} --set training.acknowledge-not-private=true",
+        '"paper" is a trusted simulation',
     ),
-    (
-        ["study.toml", "--arm", "a", SET, 'training.protocol="paper"', SET, "training.acknowledge-not-private=true"],
-        'training.protocol: "paper" is a trusted simulation; a device has no part in it',
-    ),
-    (
-        [
-            "study.toml",
-            "--arm",
-            "a",
-            "--stay",
-            SET,
-            "policy.answer=1",
-            SET,
-            'arm.0.answer={mechanism="randomized-response",epsilon=1.0}',
-        ],
-        "--stay: serves the model to users who release embeddings; those of this arm run all of it on their devices; "
-        "leave --stay out, or name an arm with embeddings",
-    ),
-    (["files.toml", "--arm", "a"], "missing: there is no such folder; name the one that holds train.tsv"),
-    (["files.toml", "--arm", "a", "--data", "no"], "no: there is no such folder; name the one that holds train.tsv"),
+    (f"study.toml --arm a --stay --set policy.answer=1 --set {ON_DEVICE}", "--stay: serves the model to users who"),
+    ("files.toml --arm a", "missing: there is no such folder; name the one that holds train.tsv"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "said"), MISTAKES, ids=[said[:25] for _, said in MISTAKES])
-def test_a_mistake_is_one_line_and_leaves_nothing(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert complaint(capsys, "up", *arguments, "--out", "new/place") == said
+@pytest.mark.parametrize(("line", "said"), MISTAKES)
+def test_a_mistake_is_one_line_and_leaves_nothing(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said in complaint(capsys, "deploy", "up", *line.split(), "--out", "new/place")
 
 
-def test_a_folder_that_is_not_empty_is_let_alone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_that_are_not_for_this(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "full").mkdir()
     (place / "full" / "bundle").write_text("of another version")
     for taken in ("full", "study.toml"):
-        line = complaint(capsys, "up", "study.toml", "--arm", "a", "--out", taken)
+        line = complaint(capsys, "deploy", "up", "study.toml", "--arm", "a", "--out", taken)
         assert line == f"{taken}: is there already and not an empty folder; name another one"
-
-
-def test_down_on_a_folder_of_no_deployment_is_one_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in (".", "nowhere", "study.toml"):
-        line = complaint(capsys, "down", name)
-        assert line == f"{name}: is no deployment's folder; name the one that `sottovoce deploy up` has made"
-
-
-def test_down_where_nothing_runs_says_so(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert complaint(capsys, "deploy", "down", taken).startswith(f"{taken}: is no deployment's folder")
     (place / LIST).write_text("[]")
     assert cli.main(["deploy", "down", "."]) == 0
     assert capsys.readouterr().out == ".: nothing is running\n"
@@ -154,8 +117,6 @@ def keys(place: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 def test_keys_are_their_owners_alone(keys: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in (keys, *keys.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
-    parties = {"ca", "superlink", "shuffler", "server", "predict", "publisher", "enrolment", "nodes"}
-    assert {path.name for path in keys.iterdir()} == parties
     assert [path.parent.name for path in sorted(keys.rglob("node.key"))] == ["0", "1"]
     for party, hosts, addresses in (
         ("superlink", ["link.example"], []),
@@ -168,12 +129,12 @@ def test_keys_are_their_owners_alone(keys: Path, capsys: pytest.CaptureFixture[s
         assert names.get_values_for_type(x509.DNSName) == ["localhost", *hosts]
         assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", *addresses]
     said = "keys: is there already and not an empty folder; name another one"
-    assert complaint(capsys, "keys", "make", "keys") == said
+    assert complaint(capsys, "deploy", "keys", "make", "keys") == said
 
 
 def test_a_host_is_a_partys(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for host in ("link", "server=link", "superlink=", "superlink=[::1", "model=a b", "model=x:1"):
-        line = complaint(capsys, "keys", "make", "keys", "--host", host)
+        line = complaint(capsys, "deploy", "keys", "make", "keys", "--host", host)
         assert line == f"--host {host}: must be PARTY=HOST, with a party of superlink, shuffler, model"
     assert not (place / "keys").exists()
 
@@ -189,10 +150,8 @@ def options(keys: Path, party: str) -> list[str]:
     return ["--certificate", f"{keys}/{party}/cert.pem", "--key", f"{keys}/{party}/cert.key"]
 
 
-@pytest.mark.parametrize(
-    "address", ["::1:45998", "127.0.0.1:abc", "[::1", "[::x]:1", "x:65536", "999.9.9.9:1", "a..b:1"]
-)
-def test_every_command_reads_addresses_alike(keys: Path, capsys: pytest.CaptureFixture[str], address: str) -> None:
+def test_every_command_reads_addresses_alike(keys: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    address = "x:65536"
     trusted = ["--root-certificates", keys / "ca" / "ca.pem"]
     link = ["--superlink", address, *trusted]
     train = ["train", "study.toml", "--arm", "a", "--public", "none", "--out", "run", "--shuffler", address, *trusted]
@@ -203,15 +162,17 @@ def test_every_command_reads_addresses_alike(keys: Path, capsys: pytest.CaptureF
         [*shuffler, "--secret", keys / "superlink" / "secret", "--enrolment-key", "none"],
         [*train, *options(keys, "server"), "--seal-key", keys / "server" / "seal.key"],
     ):
-        assert f"{address}: must be HOST:PORT, without a scheme" in complaint(capsys, *command)
+        assert f"{address}: must be HOST:PORT, without a scheme" in complaint(capsys, "deploy", *command)
     assert cli.main(["simulate", "study.toml", "--ray-address", address]) == 2
     assert f"--ray-address {address}: must be HOST:PORT" in capsys.readouterr().err
 
 
 def test_a_superlink_that_is_not_there_is_one_line(keys: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--superlink", f"127.0.0.1:{free_port()}", "--root-certificates", keys / "ca" / "ca.pem"]
-    assert ": cannot be reached: " in complaint(capsys, "keys", "register", keys / "nodes" / "0" / "node.pub", *where)
-    line = complaint(capsys, "keys", "register", keys / "ca" / "ca.pem", *where)
+    assert ": cannot be reached: " in complaint(
+        capsys, "deploy", "keys", "register", keys / "nodes" / "0" / "node.pub", *where
+    )
+    line = complaint(capsys, "deploy", "keys", "register", keys / "ca" / "ca.pem", *where)
     assert line.endswith("ca.pem: holds no SuperNode's public key")
 
 
@@ -220,17 +181,19 @@ def test_a_party_whose_files_are_missing_says_which(keys: Path, capsys: pytest.C
     train = ["train", "study.toml", "--arm", "a", "--public", "none", "--out", "run", "--shuffler", "127.0.0.1:1"]
     train += authority
     train += options(keys, "server")
-    line = complaint(capsys, *train, "--seal-key", keys / "ca" / "ca.pem")
-    assert line.endswith("ca.pem: is no key to seal or to sign with, which is 64 hexadecimal digits")
-    assert complaint(capsys, *train, "--seal-key", "none").startswith("none: cannot be read")
+    (keys / "short.key").write_text("ab" * 31)
+    for name in ("ca/ca.pem", "short.key"):
+        line = complaint(capsys, "deploy", *train, "--seal-key", keys / name)
+        assert line.endswith(f"{name}: is no key to seal or to sign with, which is 64 hexadecimal digits")
+    assert complaint(capsys, "deploy", *train, "--seal-key", "none").startswith("none: cannot be read")
     shuffler = ["shuffler", "store", "--superlink", "127.0.0.1:1", *authority, *options(keys, "shuffler"), "--port", 1]
     shuffler += ["--secret", keys / "superlink" / "secret", "--users", "nobody.jsonl"]
     shuffler += ["--seal-key", keys / "shuffler" / "seal.key"]
-    line = complaint(capsys, *shuffler, "--enrolment-key", keys / "enrolment" / "sign.pub")
+    line = complaint(capsys, "deploy", *shuffler, "--enrolment-key", keys / "enrolment" / "sign.pub")
     assert line.startswith("--users nobody.jsonl: cannot be read")
-    assert complaint(capsys, *shuffler, "--enrolment-key", "none").startswith("none: cannot be read")
+    assert complaint(capsys, "deploy", *shuffler, "--enrolment-key", "none").startswith("none: cannot be read")
     predict = ["predict", "nowhere", *options(keys, "predict"), "--port", 1]
-    assert complaint(capsys, *predict).startswith("nowhere: holds no finished run")
+    assert complaint(capsys, "deploy", *predict).startswith("nowhere: holds no finished run")
 
 
 def test_a_question_that_is_being_written_is_no_other_question(tmp_path: Path) -> None:

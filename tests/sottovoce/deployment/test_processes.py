@@ -99,14 +99,6 @@ def test_a_party_that_ends_early_is_named_with_its_last_telling_line_and_its_log
     assert alive(folder) == []
 
 
-def test_a_party_that_was_killed_is_said_to_be(folder: Path) -> None:
-    ours = started(folder)
-    ours.start("good", "good", SLEEP).kill()
-    with pytest.raises(UserError, match=r"^good was ended by signal SIGKILL; its log is "):
-        ours.until(lambda: False, what="never", seconds=20)
-    ours.stop()
-
-
 def test_a_party_whose_work_has_an_end_may_end(folder: Path) -> None:
     ours = started(folder)
     ours.start("good", "good", SLEEP)
@@ -116,11 +108,6 @@ def test_a_party_whose_work_has_an_end_may_end(folder: Path) -> None:
     ours.start("worker", "worker", ["sh", "-c", "echo 'sottovoce: no data there; name it'; exit 2"])
     with pytest.raises(UserError, match=r"^worker has ended with exit code 2: no data there; name it; its log is "):
         ours.finish("worker")
-    ours.stop()
-
-
-def test_a_command_that_is_not_there_is_one_line(folder: Path) -> None:
-    ours = started(folder)
     with pytest.raises(UserError, match="cannot be started: No such file"):
         ours.start("ghost", "ghost", [str(folder / "ghost-command")])
     ours.stop()

@@ -15,7 +15,7 @@ from mechanisms.messages.request import Request
 from mechanisms.messages.signature import generate_keys
 from simulations.errors import UserError
 from sottovoce.cli import main as cli
-from sottovoce.deployment.questions import ASKED, SIGNED, Questions
+from sottovoce.deployment.questions import ASKED, SIGNED, wait_for_signature
 from tests.support.devices import POLICY, SIGNER, make_bundle
 from tests.support.requests import changed
 
@@ -35,7 +35,7 @@ def model_question(bundle: Bundle) -> Request:
 
 
 def test_what_is_listed_is_asked_at_once(bundle: Bundle, tmp_path: Path) -> None:
-    Questions(tmp_path / "q", bundle, timeout=0.0).vouched(bundle.request)
+    wait_for_signature(bundle.request, tmp_path / "q", bundle, timeout=0.0)
     assert not (tmp_path / "q").exists()
 
 
@@ -44,19 +44,17 @@ def test_what_is_not_listed_is_asked_when_the_publisher_has_signed_that_very_que
 ) -> None:
     question = model_question(bundle)
     asked, signed = tmp_path / f"test{ASKED}", tmp_path / f"test{SIGNED}"
-    impatient = Questions(tmp_path, bundle, timeout=0.0)
     with pytest.raises(UserError, match=r"nobody has signed it in 0 s; its publisher does with: [^\n]+$"):
-        impatient.vouched(question)
+        wait_for_signature(question, tmp_path, bundle, timeout=0.0)
     assert lines == [f"stage test asks what the bundle does not list; waiting for {signed}"]
     stranger, _ = generate_keys()
     for other, by in ((question, stranger), (question, None), (bundle.request, SIGNER)):
         write_request(signed, other, by)
         with pytest.raises(UserError, match="nobody has signed it"):
-            impatient.vouched(question)
+            wait_for_signature(question, tmp_path, bundle, timeout=0.0)
     signed.unlink()
     done = threading.Event()
-    patient = Questions(tmp_path, bundle, timeout=60.0)
-    thread = threading.Thread(target=lambda: (patient.vouched(question), done.set()))
+    thread = threading.Thread(target=lambda: (wait_for_signature(question, tmp_path, bundle, timeout=60.0), done.set()))
     thread.start()
     (tmp_path / "sign.key").write_text(SIGNER.hex())
     sign = ["deploy", "sign", str(asked), "--bundle", str(bundle.folder), "--sign-key", str(tmp_path / "sign.key")]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +17,15 @@ import pytest
 from client.app import answer
 from client.device.bundle import FORMAT, MANIFEST, SIGNATURE, Bundle, open_bundle
 from client.node import load_node, write_node
+from client.policy import Policy, Refused
+from client.sanitizer import Sanitizer
 from client.shard import write_shard
+from mechanisms.messages.request import Request
 from mechanisms.messages.signature import sign
 from mechanisms.messages.wire import reply_from_record, request_to_record
 from mechanisms.streams import SecureStreams
 from simulations.experiment import Experiment, from_table, slug, to_toml
+from simulations.run.prepare import prepare
 from sottovoce.cli import main as cli
 from sottovoce.deployment.devices import bundle as device
 from tests.support.devices import POLICY, PUBLISHER, SENTENCES, SIGNER, make_bundle, make_text_bundle
@@ -48,9 +54,8 @@ def test_what_is_written_is_what_is_opened(made: Bundle) -> None:
     assert opened.identity == made.identity and opened.policy == POLICY
     assert opened.request.digest("embedding") == made.request.digest("embedding")
     assert opened.size == sum(p.stat().st_size for p in made.folder.rglob("*") if p.is_file())
-    assert sorted(opened.manifest["files"]) == FILES
-    assert opened.manifest["digests"]["train"]["label"] == made.request.digest("label")
-    assert opened.manifest["digests"]["test"]["label"] == replace(made.request, split="test").digest("label")
+    for split in ("train", "test"):
+        assert opened.manifest["digests"][split]["label"] == replace(made.request, split=split).digest("label")
     assert (opened.vocabulary, opened.masked_lm) == (None, None)
 
 
@@ -74,44 +79,26 @@ def test_a_client_answers_from_the_bundle_alone(
     assert all(r.digest == given.manifest["digests"]["train"][r.channel] for r in reply.releases)
 
 
-FILES = [
-    "encoder/encoder.json",
-    "encoder/model.onnx",
-    "encoder/tokenizer.json",
-    "m1.npy",
-    "mean.npy",
-    "policy.json",
-    "request.json",
-]
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_that_changed_is_named(bundle: Path, name: str) -> None:
-    path = bundle / name
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(ValueError, match=f"{name} is not what the manifest says"):
-        open_bundle(bundle)
-    path.write_bytes(data[:-1])
-    with pytest.raises(ValueError, match=f"{name} is not what the manifest says"):
-        open_bundle(bundle)
-    path.unlink()
-    with pytest.raises(ValueError, match=f"{name} is missing"):
-        open_bundle(bundle)
-
-
-def test_a_file_that_is_not_listed_is_named(bundle: Path) -> None:
+def test_a_file_that_is_not_what_the_manifest_says_is_named(bundle: Path, tmp_path: Path) -> None:
+    for name in ("encoder/model.onnx", "policy.json"):
+        path = bundle / name
+        data = path.read_bytes()
+        flipped = bytearray(data)
+        flipped[len(data) // 2] ^= 1
+        for other in (flipped, data[:-1]):
+            path.write_bytes(other)
+            with pytest.raises(ValueError, match=f"{name} is not what the manifest says"):
+                open_bundle(bundle)
+        path.rename(tmp_path / "moved")
+        for link in (False, True):  # a link is no file
+            if link:
+                path.symlink_to(tmp_path / "moved")
+            with pytest.raises(ValueError, match=f"{name} is missing"):
+                open_bundle(bundle)
+        path.unlink()
+        path.write_bytes(data)
     (bundle / "encoder" / "more.bin").write_bytes(b"x")
     with pytest.raises(ValueError, match=r"encoder/more\.bin is not in the manifest"):
-        open_bundle(bundle)
-
-
-def test_a_link_is_no_file(bundle: Path, tmp_path: Path) -> None:
-    path = bundle / "m1.npy"
-    path.rename(tmp_path / "m1.npy")
-    path.symlink_to(tmp_path / "m1.npy")
-    with pytest.raises(ValueError, match=r"m1\.npy is missing, or not a plain file"):
         open_bundle(bundle)
 
 
@@ -122,43 +109,24 @@ def manifest(bundle: Path, **changes: object) -> None:
     (bundle / SIGNATURE).write_text(sign(SIGNER, "bundle", path.read_bytes()).hex())
 
 
-def test_another_version_is_refused(bundle: Path) -> None:
-    manifest(bundle, format="sottovoce-bundle-9")
-    with pytest.raises(ValueError, match=f"of the format 'sottovoce-bundle-9', and this client reads '{FORMAT}'"):
-        open_bundle(bundle)
-
-
-def test_a_bundle_without_a_policy_is_refused(bundle: Path) -> None:
-    files = json.loads((bundle / MANIFEST).read_text())["files"]
+def test_a_manifest_that_says_something_else_is_refused(bundle: Path) -> None:
+    original = (bundle / MANIFEST).read_text()
+    files = json.loads(original)["files"]
+    for changes, said in (
+        ({"format": "sottovoce-bundle-9"}, f"'sottovoce-bundle-9', and this client reads '{FORMAT}'"),
+        ({"digests": {"train": {}, "test": {}}}, "names releases otherwise"),
+        *(
+            ({"files": files | {name: {"bytes": 0, "sha256": "0" * 64}}}, r"is damaged|cannot be read")
+            for name in ("../x", "/etc/passwd", "a/b/c", ".hidden", "", "x\n")
+        ),
+    ):
+        (bundle / MANIFEST).write_text(original)
+        manifest(bundle, **changes)
+        with pytest.raises(ValueError, match=said):
+            open_bundle(bundle)
     (bundle / "policy.json").unlink()
     manifest(bundle, files={name: file for name, file in files.items() if name != "policy.json"})
     with pytest.raises(ValueError, match=r"^bundle: [^\n]+$"):
-        open_bundle(bundle)
-
-
-def test_digests_of_another_version_are_refused(bundle: Path) -> None:
-    manifest(bundle, digests={"train": {}, "test": {}})
-    with pytest.raises(ValueError, match="names releases otherwise"):
-        open_bundle(bundle)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", "x" * 2_000_000, "[" * 100_000, f'{{"format": "{FORMAT}"}}', '{"format": 1}'], ids=range(7)
-)
-def test_a_manifest_that_is_none(bundle: Path, text: str) -> None:
-    (bundle / MANIFEST).write_text(text)
-    with pytest.raises(ValueError, match="bundle: ") as caught:
-        open_bundle(bundle)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
-
-
-@pytest.mark.parametrize(
-    "name", ["../x", "/etc/passwd", "a/b/c", ".hidden", "a\\b", "", "encoder/", "e/..", "x\n", "x" * 300]
-)
-def test_a_manifest_names_plain_files_only(bundle: Path, name: str) -> None:
-    files = json.loads((bundle / MANIFEST).read_text())["files"]
-    manifest(bundle, files=files | {name: {"bytes": 0, "sha256": "0" * 64}})
-    with pytest.raises(ValueError, match=r"is damaged|cannot be read"):
         open_bundle(bundle)
 
 
@@ -293,20 +261,8 @@ def test_users_who_teach_by_one_vector_and_ask_by_answers(shared: Path, tmp_path
     assert first.policy.total == pytest.approx(10.0) and first.policy.releases == 2
     allowing = first.policy.listing(made.request)
     assert allowing.lists(first.request) and not first.policy.lists(made.request)
-    write_node(tmp_path / "node", encoder=first.encoder, policy=allowing)
-    users, records = np.arange(len(SENTENCES)), np.zeros(len(SENTENCES), np.int64)
-    write_shard(tmp_path / "node", "train", users, records, SENTENCES, records)
-    node = load_node(tmp_path / "node")
-    for bundle in (first, made):
-        (release,) = reply_from_record(answer(request_to_record(bundle.request), node)).releases
-        assert len(release) == len(SENTENCES) and release.channel == bundle.request.channels[0]
-    alone = study(
-        shared,
-        training={"protocol": "statistics"},
-        arm=[{k: v for k, v in arm.items() if k != "answer"}],
-        policy=policy,
-        shuffle={"enabled": False},
-    )
+    del arm["answer"]
+    alone = study(shared, training={"protocol": "statistics"}, arm=[arm], policy=policy, shuffle={"enabled": False})
     unasked = a_run(shared, tmp_path / "unasked", alone)
     with pytest.raises(ValueError, match=r"nobody asks the model of private[^\n]+$"):
         device.bundle_of_run(unasked, None, tmp_path / "none")
@@ -333,10 +289,8 @@ def test_of_a_study_of_texts(shared: Path, tmp_path: Path) -> None:
         (["--experiment", "labelled-demo", "--arm", "zzz"], '--arm "zzz": there is none'),
         (["--experiment", "labelled-demo", "--arm", "no noise"], "is a reference"),
         (["--experiment", "labelled-demo", "--run", "x"], "give either --run RUN_DIR or --experiment"),
-        ([], "give either --run RUN_DIR or --experiment"),
         (["--run", "nowhere"], "holds no finished run"),
         (["--run", "nowhere", "--set", "seed=1"], "a run is as it was"),
-        (["--experiment", "nowhere.toml"], "nowhere.toml"),
         (["--experiment", "sst2-paper", "--data", "x"], "trusted simulation"),
         (["--experiment", "labelled-demo", "--arm", "purkayastha-eps-10", "--precision", "int2"], "encoder.precision"),
     ],
@@ -350,3 +304,129 @@ def test_bad_input_ends_in_one_line(
     complaint = said.err.splitlines()[-1]
     assert line in complaint and complaint.startswith("sottovoce: ") and said.out == ""
     assert os.listdir(tmp_path) == []
+
+
+# -- the policy of a device that was made for an arm
+
+#: A study that compares: its users' policy lets labels go in clear, and no total is set.
+COMPARING: dict[str, Any] = {
+    "policy": {"embedding": 32.0, "accept-unprotected": ["label: one arm shows them", "length: no arm of this study"]},
+    "arm": [
+        {
+            "name": "noisy label",
+            "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 4},
+            "label": {"mechanism": "randomized-response", "epsilon": 2.0},
+        },
+        {"name": "small", "embedding": {"mechanism": "purkayastha", "epsilon": 0.5, "dim": 4}},
+    ],
+}
+
+
+def of_arm(shared: Path, out: Path, called: str, **changes: object) -> tuple[Request, Policy]:
+    bundle = device.bundle_of_experiment(study(shared, **COMPARING | changes), called, out)
+    return bundle.request, bundle.policy
+
+
+def refusal(policy: Policy, request: Request) -> str | None:
+    try:
+        policy.check(request)
+    except Refused as error:
+        return error.reason
+    return None
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_device_of_an_arm_is_held_to_it(shared: Path, tmp_path: Path) -> None:
+    """What the study shows in another arm, at no charge, and what it spends there, are not this arm's."""
+    request, policy = of_arm(shared, tmp_path / "a", "noisy label")
+    assert refusal(policy, request) is None and not policy.accept_unprotected
+    for epsilon, said in ((2.0, None), (2.1, "channel"), (1000.0, "channel")):
+        label = {"mechanism": "randomized-response", "epsilon": epsilon}
+        assert refusal(policy, changed(request, label=label)) == said
+    request, policy = of_arm(shared, tmp_path / "b", "small")
+    assert policy.accept_unprotected == ("label: one arm shows them",)
+    for epsilon, said in ((0.5, None), (0.51, "channel"), (10.18, "channel")):
+        embedding = {"mechanism": "purkayastha", "epsilon": epsilon}
+        assert refusal(policy, changed(request, embedding=embedding)) == said
+
+
+@pytest.mark.usefixtures("cache")
+def test_the_total_is_of_what_the_arm_asks_and_of_nothing_more(shared: Path, tmp_path: Path) -> None:
+    """A user's record and one question, each once: whatever is asked beside it, or again under another name, finds
+    nothing left."""
+    request, policy = of_arm(shared, tmp_path / "a", "noisy label")
+    worst = policy.cost(request.named("embedding").mechanism.guarantee).epsilon
+    assert policy.total == pytest.approx(2 * worst + 2.0) and math.isfinite(policy.total) and policy.releases == 3
+    node = tmp_path / "node"
+    write_node(node, encoder=tmp_path / "a" / "encoder", policy=replace(policy, minimum_users=0, questions=None))
+    one, none = np.array([1]), np.array([0])
+    write_shard(node, "train", one, none, SENTENCES[:1], none)
+    write_shard(node, "test", one, one, SENTENCES[1:2], None)
+    device_ = load_node(node)
+    question = changed(request, split="test", stage="test", label=None)
+    with device_.ledger("") as ledger:
+        client = Sanitizer(device_.policy(""), ledger, device_.streams)
+        assert len(client.answer(request, device_.shard("train"))) == 1
+        with pytest.raises(Refused, match="what is left of the policy"):
+            client.answer(replace(request, stage="again"), device_.shard("train"))
+        assert len(client.answer(question, device_.shard("test"))) == 1
+        assert len(client.answer(question, device_.shard("test"))) == 1  # the same again, at no cost
+        with pytest.raises(Refused):
+            client.answer(replace(question, stage="again"), device_.shard("test"))
+
+
+@pytest.mark.usefixtures("cache")
+def test_what_is_known_when_a_bundle_is_made_is_listed_and_nothing_else(shared: Path, tmp_path: Path) -> None:
+    """Before training: what training users are asked, under maps of public data. The model's question is listed where
+    nobody is asked before it, where it is a text, and in a bundle of the trained model."""
+    request, policy = of_arm(shared, tmp_path / "a", "noisy label")
+    assert set(policy.questions or ()) == {request.digest("embedding"), request.digest("label")}
+    policy.check(replace(request, stage="any"))
+    for other in (changed(request, split="test", label=None), changed(request, m1=-request.projection.m1)):
+        assert refusal(policy, other) == "question"
+    embedding = {"mechanism": "purkayastha", "epsilon": 1.0, "dim": 4}
+    alone = {"name": "alone", "protocol": "public-only", "embedding": embedding}
+    request, policy = of_arm(shared, tmp_path / "b", "alone", arm=[alone])
+    policy.check(replace(request, split="test", stage="test", minimum_users=10))
+    assert refusal(policy, replace(request, split="train")) == "question"
+
+
+@pytest.mark.usefixtures("cache")
+def test_the_total_pays_for_the_most_records_of_a_user_of_the_study(shared: Path, tmp_path: Path) -> None:
+    """Or for as many as somebody says."""
+    dealt = {"population": {"users": 20, "assignment": "dirichlet", "alpha": 1.0}}
+    experiment: Experiment = study(shared, **COMPARING | dealt)
+    few = device.bundle_of_experiment(experiment, "noisy label", tmp_path / "b", records=3).policy
+    one = of_arm(shared, tmp_path / "c", "noisy label")[1]
+    assert few.total == pytest.approx(3 * one.total) and few.releases == 3 * one.releases
+    held = prepare(experiment).held
+    most = max(held.holders.most, held.test_holders.most)
+    assert most > 3 and of_arm(shared, tmp_path / "a", "noisy label", **dealt)[1].releases == most * one.releases
+    limited = study(shared, **COMPARING | {"policy": COMPARING["policy"] | {"total": 70.0}})
+    assert device.bundle_of_experiment(limited, "noisy label", tmp_path / "d", records=3).policy.total == 70.0
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_vector_is_of_a_user_however_many_records_they_have(shared: Path, tmp_path: Path) -> None:
+    arm = {"name": "vector", "vector": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4}}
+    taught = {"training": {"protocol": "statistics"}, "arm": [arm], "policy": {"vector": 9.0}}
+    experiment = study(shared, **taught)
+    policy = device.bundle_of_experiment(experiment, None, tmp_path / "a", records=5).policy
+    assert policy.statistic == policy.total == pytest.approx(6.0) and policy.releases == 1
+    assert (policy.embedding, policy.label, policy.text, policy.answer) == (0.0, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.usefixtures("cache")
+def test_what_texts_show_is_exempted_where_the_arm_shows_it(shared: Path, tmp_path: Path) -> None:
+    """Of two exemptions the text needs one, and the label, which is sent in clear, the other."""
+    names = ["length: they are short", "label: shown", "tag: not by this mechanism"]
+    arm = {"name": "words", "text": {"mechanism": "santext", "epsilon": 1.0, "tokens": 8, "length": "kept"}}
+    texts = study(
+        shared, training={"protocol": "sanitized-text"}, arm=[arm], policy={"text": 1000.0, "accept-unprotected": names}
+    )
+    bundle = device.bundle_of_experiment(texts, None, tmp_path / "a")
+    assert bundle.policy.accept_unprotected == tuple(names[:2])
+    bundle.policy.check(bundle.request)
+    bundle.policy.check(changed(bundle.request, split="test", label=None))
+    worst = bundle.policy.cost(bundle.request.named("text").mechanism.guarantee).epsilon
+    assert 0 < bundle.policy.text == worst < 1000.0 and bundle.policy.total == 2 * worst
