@@ -17,6 +17,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
@@ -28,6 +29,8 @@ from mechanisms.losses.loss import LossCells, checked_distance, no_loss
 from mechanisms.mechanism import Uniforms, parameters
 from mechanisms.quantizer import SPACE, Quantizer
 from mechanisms.streams import Points
+from mechanisms.vocabulary import NOTHING
+from mechanisms.words.distances import diameter
 
 #: Group of entry points in which packages name their mechanisms.
 GROUP = "sottovoce.mechanisms"
@@ -49,8 +52,8 @@ class OwnMechanism:
 
     Attributes:
         metric: Metric of the theorem, Pr[M(x) in O] <= exp(epsilon·d(x, x'))·Pr[M(x') in O] for all x, x', O:
-            "discrete" (d is 1 for any two inputs that differ: ε-LDP), or, for vectors, "euclidean" or "angular". It has
-            no default.
+            "discrete" (d is 1 for any two inputs that differ: ε-LDP), for vectors also "euclidean" or "angular", for
+            words "euclidean" of their vectors. It has no default.
         numeric_delta: Largest total variation between a draw and the theorem's. Vectors must state it; for classes and
             words it is that of `mechanisms.categorical.sample`.
         name: Name of the entry point, and without one the class's place, "package.module:Class".
@@ -77,13 +80,15 @@ class OwnMechanism:
             cls.sample = _checked(cls.__dict__["sample"])  # type: ignore[attr-defined]
 
     def draw(self, weights: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """Draw one column of each row: (n, K) log-weights, not normalized -> (n,) numbers from 0 to K - 1.
+        """Draw one of K choices for each entry: (n, K) log-weights -> (n,), or (n, L, K) of texts -> (n, L).
 
         Args:
-            weights: Logarithms of the weights, (n, K).
+            weights: Logarithms of the weights, not normalized.
             rng: Randomness that `sample` was given.
         """
-        return categorical.sample(weights, Points.drawn(rng, (len(weights),), 1))
+        shape = weights.shape[:-1]
+        choices = categorical.sample(weights.reshape(-1, weights.shape[-1]), Points.drawn(rng, shape, 1))
+        return choices.reshape(shape)
 
     @property
     def grid(self) -> Quantizer | None:
@@ -98,8 +103,15 @@ class OwnMechanism:
         if delta is None:
             delta = categorical.numeric_delta(own.classes if hasattr(own, "classes") else len(own.vocabulary))
         return Guarantee(
-            own.epsilon, self.metric, _DIAMETERS[self.metric], CHANNELS[self.channel].protects[0], numeric_delta=delta
+            own.epsilon, self.metric, self._diameter, CHANNELS[self.channel].protects[0], numeric_delta=delta
         )
+
+    @property
+    def _diameter(self) -> float:
+        """Return the largest distance of two inputs."""
+        if CHANNELS[self.channel] is TEXT and self.metric == "euclidean":
+            return diameter(self.vocabulary)  # type: ignore[attr-defined]
+        return _DIAMETERS[self.metric]
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """Return the loss of a pair that dominates all within `distance` (None: any two).
@@ -110,12 +122,15 @@ class OwnMechanism:
         own: Any = self
         if self.metric == "discrete":
             return pure_loss(own.epsilon) if checks.differs(self.name, distance) else no_loss()
-        apart = checked_distance(self.name, distance, _DIAMETERS[self.metric])
+        apart = checked_distance(self.name, distance, self._diameter)
         return pure_loss(own.epsilon * apart) if apart > 0 else no_loss()
 
 
 def _checked(sample: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a `sample` that refuses inputs outside the channel's domain, in one line that names the mechanism."""
+    """Return a `sample` that refuses inputs outside the channel's domain, in one line that names the mechanism.
+
+    Where a text has no word, NOTHING stays.
+    """
 
     @wraps(sample)
     def checked(self: Any, x: Any, *args: Any, **more: Any) -> Any:
@@ -124,6 +139,7 @@ def _checked(sample: Callable[..., Any]) -> Callable[..., Any]:
             x = checks.labels(self.name, x, self.classes)
         elif domain is Domain.TEXT:
             x = checks.word_ids(self.name, x, self.vocabulary)
+            return np.where(x == NOTHING, NOTHING, sample(self, x, *args, **more))
         elif domain is Domain.BALL:
             x = checks.ball_rows(self.name, x, self.dim)
         elif getattr(self, "normalize", True):
@@ -223,7 +239,7 @@ def _check_stated(name: str, kind: type[OwnMechanism]) -> None:
         raise ValueError(f"{name}: writes one of guarantee and privacy_loss, and they go together; write {min(halves)}")
     named = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     vectors = CHANNELS[kind.channel].domain.vectors
-    metrics = METRICS if vectors else ("discrete",)
+    metrics = METRICS if vectors else ("discrete", "euclidean") if CHANNELS[kind.channel] is TEXT else ("discrete",)
     if getattr(kind, "metric", None) not in metrics or not ("epsilon" in named or hasattr(kind, "epsilon")):
         raise ValueError(
             f"{name}: does not state its guarantee; give it a field epsilon and a metric, {' or '.join(metrics)}, or "

@@ -17,6 +17,7 @@ from mechanisms.facts import Facts, facts_of, tried, usual
 from mechanisms.mechanism import parameters
 from mechanisms.messages.questions import TextQuestion
 from mechanisms.plugin import OwnMechanism
+from mechanisms.words.distances import diameter
 from sottovoce.contracts import test_mechanism as contracts
 from sottovoce.contracts.cases import VOCABULARY, instances, small_vocabulary
 from tests.support.own_package import POINTS, write_package
@@ -234,11 +235,16 @@ class Promising(Open):
 """
 
 
-@pytest.mark.parametrize("name", ["quiet-coin", "quiet.noise:Direction", "quiet.noise:Words"])
+@pytest.mark.parametrize("name", ["quiet-coin", "quiet.noise:Direction", "quiet.noise:Words", "quiet.noise:Near"])
 def test_the_contracts_of_an_honest_mechanism_pass(package, name):
     for _, mechanism in instances(admit(name)):
         contracts.test_two_groupings_of_rows_give_identical_draws(mechanism)
         contracts.test_bad_inputs_are_refused_in_one_line(mechanism)
+        contracts.test_an_empty_batch_is_a_batch(mechanism)
+        if hasattr(mechanism, "log_probs"):
+            contracts.test_all_pairs_of_words_keep_the_guarantee(mechanism)
+            assert mechanism.guarantee.worst_case() == mechanism.epsilon * diameter(mechanism.vocabulary)
+            assert mechanism.privacy_loss(0.5).epsilon(0.0) == pytest.approx(mechanism.epsilon / 2)
 
 
 def test_contracts_find_what_breaks_them(tmp_path, path):
@@ -246,6 +252,7 @@ def test_contracts_find_what_breaks_them(tmp_path, path):
     for name, contract in (
         ("Careless", contracts.test_two_groupings_of_rows_give_identical_draws),
         ("Promising", contracts.test_the_log_likelihood_ratio_never_exceeds_the_guarantee),
+        ("Nearer", contracts.test_all_pairs_of_words_keep_the_guarantee),
     ):
         with pytest.raises(AssertionError):
             for _, mechanism in instances(admit(f"quiet.noise:{name}")):

@@ -16,7 +16,8 @@ import numpy as np
 from mechanisms import categorical, checks
 from mechanisms.mechanism import uniforms
 from mechanisms.plugin import OwnMechanism
-from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.vocabulary import Vocabulary
+from mechanisms.words.distances import distances
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,37 @@ class Words(OwnMechanism):
     metric: ClassVar[str] = "discrete"
 
     def sample(self, x, *, rng):
-        x = checks.word_ids(self.name, x, self.vocabulary)
-        weights = np.where(x.ravel()[:, None] == np.arange(len(self.vocabulary)), self.epsilon, 0.0)
-        drawn = categorical.sample(weights, uniforms(rng, x.shape, 1)[:, 0])
-        return np.where(x == NOTHING, NOTHING, drawn.reshape(x.shape))
+        weights = np.where(x[..., None] == np.arange(len(self.vocabulary)), self.epsilon, 0.0)
+        return self.draw(weights, rng=rng)
+
+
+@dataclass(frozen=True)
+class Near(OwnMechanism):
+    """A word with weight e^(-ε·d/2) at distance d."""
+
+    epsilon: float
+    vocabulary: Vocabulary
+
+    metric: ClassVar[str] = "euclidean"
+    steps: ClassVar[float] = 0.5
+
+    def log_probs(self, x):
+        apart = distances(self.vocabulary, x, np.arange(len(self.vocabulary)))
+        return categorical.log_normalize(-self.steps * self.epsilon * apart)
+
+    def log_prob(self, y, x):
+        return self.log_probs(x)[np.arange(len(x)), y]
+
+    def sample(self, x, *, rng):
+        return self.draw(self.log_probs(x.ravel()).reshape(*x.shape, len(self.vocabulary)), rng=rng)
+
+
+@dataclass(frozen=True)
+class Nearer(Near):
+    """Distances that it calls half of what they are."""
+
+    def distances(self, x, y):
+        return distances(self.vocabulary, x, y) / 2
 '''
 
 POINTS = """[sottovoce.mechanisms]
