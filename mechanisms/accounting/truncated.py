@@ -11,9 +11,11 @@ is untouched, and Lemma 5.3 of Balle et al. 2019 holds for any target with p_x, 
 
     δ(ε) <= blanket bound(γ', exact U and V of the target) + (1 + e^ε)·(n - 1)·η.
 
-**Samplers (proved).** Let densities be within e^(±a) of those of the cells, and losses within a. Then p_z covers γ'·ω
-except for η taken with U·e^-a, and U - e^ε·V is at most e^a times that of the cells at ε - a. So what is proved of the
-cells at (ε - a, δ·e^-a) holds of the samplers at (ε, δ), since e^a·(1 + e^(ε-a)) >= 1 + e^ε.
+**Samplers (proved).** Let densities be those of the cells up to e^(±a/2), but for a factor C <= e^(a/2) of all of them.
+Then p_z covers γ'·ω except for η taken with U·e^-a, and U - e^ε·V is at most C·e^(a/2) times that of the cells at
+ε - a, of either sign. So what is proved of the cells at (ε - a, δ·e^-a) holds of the samplers at (ε, δ), since
+e^a·(1 + e^(ε-a)) >= 1 + e^ε. (Losses within a and densities within e^(±a) would not do: where U - e^ε·V is negative, a
+smaller density is nearer to 0.)
 """
 
 from __future__ import annotations

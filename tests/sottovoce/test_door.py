@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
 import zipfile
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +17,7 @@ import pytest
 
 import sottovoce
 from tests.support.clients import without
-from tests.support.devices import BLOCKED
+from tests.support.devices import BLOCKED, PROGRAM, PUBLISHER, make_bundle
 from tests.support.paths import ROOT
 
 #: What one of these packages begins to load, before anything of it is used.
@@ -77,7 +80,7 @@ for name in sottovoce.__all__:
         [sys.executable, "-c", program, str(ROOT)], capture_output=True, text=True, check=True, cwd=ROOT
     )
     lines = done.stdout.splitlines()
-    studies = {"Claim", "attack", "audit", "resume", "simulate", "verify"}
+    studies = {"attack", "audit", "resume", "simulate", "verify"}
     assert {line.partition(" ")[0] for line in lines} <= studies
     assert all("pip install 'sottovoce[simulation]'" in line for line in lines)
 
@@ -98,7 +101,7 @@ def test_one_version() -> None:
     assert f"\nversion: {project['version']}\n" in (ROOT / "CITATION.cff").read_text()
 
 
-def test_a_wheel_holds_the_door_and_says_that_all_packages_are_typed(tmp_path: Path) -> None:
+def test_a_wheel_has_all_that_a_device_needs_and_runs_its_commands_without_torch(tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
     ours = ("client", "server", "mechanisms", "simulations", "sottovoce")
@@ -114,3 +117,22 @@ def test_a_wheel_holds_the_door_and_says_that_all_packages_are_typed(tmp_path: P
     assert {"sottovoce/__init__.py", "sottovoce/__init__.pyi", "simulations/experiments/demo.toml"} <= held
     assert {f"{name}/py.typed" for name in ours} <= held
     assert any(name.endswith("licenses/LICENSE") for name in held)
+
+    venv.create(tmp_path / "env")
+    python = tmp_path / "env" / "bin" / "python"
+    (packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    (packages / "needed.pth").write_text(sysconfig.get_paths()["purelib"])  # what the wheel needs, behind it
+    options = ["--quiet", "--no-index", "--no-deps", "--disable-pip-version-check"]
+    subprocess.run([sys.executable, "-m", "pip", "--python", python, "install", *options, wheel], check=True)
+    bundle, device = make_bundle(tmp_path / "made"), tmp_path / "device"
+    (tmp_path / "sign.pub").write_text(PUBLISHER.hex())
+    (tmp_path / "reviews.tsv").write_text("sentence\tlabel\nthe film was good\tgood\n")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    for command in (
+        ["install", "--bundle", bundle.folder, "--device", device, "--publisher", tmp_path / "sign.pub"],
+        ["add", device, "--file", tmp_path / "reviews.tsv", "--text", "sentence", "--label", "label"],
+        ["ledger", device],
+    ):
+        program = [python, "-c", PROGRAM, packages, "device", *command]
+        done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainccinv, betaincinv, ndtri
-from sklearn.ensemble import HistGradientBoostingClassifier
 
 FloatArray = NDArray[np.float64]
 Outputs = NDArray[Any]
@@ -428,6 +427,8 @@ def trees(first: Outputs, second: Outputs) -> Score:
 
     Source: Friedman 2001; Ke et al. 2017 for the bins.
     """
+    from sklearn.ensemble import HistGradientBoostingClassifier  # a device, which states claims, has none
+
     first_rows, second_rows = (as_rows(part[:_GROWN]) for part in (first, second))
     x, sides = np.vstack([first_rows, second_rows]), np.repeat([1, 0], [len(first_rows), len(second_rows)])
     model = HistGradientBoostingClassifier(
