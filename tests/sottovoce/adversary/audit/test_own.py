@@ -136,13 +136,14 @@ def test_a_mechanism_of_somebody_elses_package_is_audited_and_what_is_wrong_with
     assert (verdict in {entry["verdict"] for entry in results["entries"]}) and results["false_alarm_rate"] == 1e-3
 
 
-def test_the_example_of_the_page_holds(tmp_path, monkeypatch, capsys):
+def test_the_examples_of_the_page_hold(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(catalogue, "_ADMITTED", {})
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to/own-mechanism.md").read_text("utf-8"), re.DOTALL)
-    (tmp_path / "of_the_page.py").write_text(code)
+    page = (ROOT / "docs/how-to/own-mechanism.md").read_text("utf-8")
+    (tmp_path / "of_the_page.py").write_text("".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert main(["audit", "--mechanism", "of_the_page:Coin", "--draws", "20000"]) == 0
-    assert "no violation found" in capsys.readouterr().out
+    for name in ("Coin", "Near"):
+        assert main(["audit", "--mechanism", f"of_the_page:{name}", "--draws", "20000"]) == 0
+        assert "no violation found" in capsys.readouterr().out
 
 
 def test_what_is_no_mechanism_is_one_line_and_nothing_is_written(tmp_path, capsys):
