@@ -1,4 +1,4 @@
-"""A mechanism of one's own in the audit, as README and CONTRIBUTING say it gets there.
+"""A mechanism of one's own in the audit.
 
 Statistical, at the audit's own rate: false alarms of all figures of one audit have probability 1e-3 together, on a
 fixed seed; the planted fault draws at twice the ε that is claimed.
@@ -7,14 +7,13 @@ fixed seed; the planted fault draws at twice the ε that is claimed.
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
 from mechanisms import catalogue
 from mechanisms.catalogue import CATALOGUE
 from mechanisms.spherical import PlanarLaplace
-from mechanisms.vocabulary import Vocabulary
 from sottovoce.cli.main import main
 from tests.support.own_package import write_package
 from tests.support.paths import ROOT
@@ -25,52 +24,6 @@ class Direction(PlanarLaplace):
     """An embedding mechanism of one's own."""
 
     name: ClassVar[str] = "my-own"
-
-
-def contributed() -> type:
-    """The example of CONTRIBUTING.md, of which the text there is the only copy, with what all mechanisms have."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "privacy_loss" in block]
-    names: dict[str, Any] = {}
-    exec(IMPORTS + code, names)
-
-    @dataclass(frozen=True)
-    class Contributed:
-        epsilon: float
-        vocabulary: Vocabulary
-
-        name: ClassVar[str] = "my-own"
-        channel: ClassVar[str] = "text"
-        reads: ClassVar[tuple[str, ...]] = ()
-        grid: ClassVar[None] = None
-        facts = names["facts"]
-        guarantee = names["guarantee"]
-        sample = names["sample"]
-        privacy_loss = names["privacy_loss"]
-
-    return Contributed
-
-
-IMPORTS = """
-from typing import Any, ClassVar
-import numpy as np
-from numpy.typing import NDArray
-from mechanisms import categorical, checks
-from mechanisms.facts import EPSILONS, Facts
-from mechanisms.guarantee import Guarantee
-from mechanisms.losses.categorical import pure_loss
-from mechanisms.losses.loss import LossCells, no_loss
-from mechanisms.mechanism import Uniforms
-from mechanisms.streams import Points
-from mechanisms.vocabulary import NOTHING
-"""
-
-
-def test_the_example_of_contributing_is_audited_with_a_line_in_the_catalogue_alone(monkeypatch, capsys):
-    monkeypatch.setitem(CATALOGUE, "my-own", contributed())
-    assert main(["audit", "--mechanism", "my-own", "--draws", "20000", "--json"]) == 0
-    entries = json.loads(capsys.readouterr().out)["entries"]
-    assert {(entry["name"], entry["verdict"]) for entry in entries} == {("my-own", "no violation found")}
 
 
 @dataclass(frozen=True)
