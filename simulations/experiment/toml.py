@@ -55,7 +55,7 @@ def load(
         table["arm"] = copy.deepcopy(list(arms))
     try:
         for override in overrides:
-            _override(table, override)
+            override_key(table, override)
         return from_table(table)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
@@ -164,7 +164,12 @@ def refuse_unknown(table: Mapping[str, Any], keys: Iterable[str], prefix: str) -
             raise UserError(f"{prefix}{name}: unknown key{mend}")
 
 
-def _override(table: dict[str, Any], override: str) -> None:
+def override_key(table: dict[str, Any], override: str) -> None:
+    """Set a key of a parsed TOML document, as in `load`.
+
+    Raises:
+        UserError: The override has another form, or names no place in the document.
+    """
     path, equals, text = override.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys):

@@ -16,6 +16,7 @@ from mechanisms.guarantee import EXPOSURES
 from simulations.errors import UserError
 from simulations.experiment import BOTH, Experiment, from_table, slug
 from simulations.experiment.result import arms_of as run_arms
+from simulations.experiment.toml import override_key
 from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import is_finite
 
@@ -26,8 +27,8 @@ Runner = Callable[[Experiment, Path], Mapping[str, Any]]
 _FOLDER = Path(__file__).parent
 #: Default numbers of training sentences (one for each user) and test sentences, then those of a quick run. With the
 #: defaults, a paper's tables take half an hour or more on two cores.
-USERS, TESTS = 2000, 600
-QUICK_USERS, QUICK_TESTS = 400, 150
+ROWS, TESTS = 2000, 600
+QUICK_ROWS, QUICK_TESTS = 400, 150
 #: Folder of each task in the data folder, and its columns (shared/data/README.md).
 _TASKS: dict[str, dict[str, Any]] = {
     "sst2": {"path": "sst2", "text": "sentence", "label": "label"},
@@ -52,7 +53,7 @@ class Item:
     Args:
         name: Name in the paper.
         arms: Arms of a run: each has a name, the paper's number ("theirs") and its tables of an experiment. "quick"
-            marks those of a quick run.
+            marks those of a quick run, "encoder" those of one encoder alone.
         task: Name of the task.
         differences: Reasons why our numbers differ from the paper's.
         words: Source of the vocabulary: "checkpoint" or "glove".
@@ -71,6 +72,37 @@ class Item:
     measure: str = "accuracy"
     hours: str = ""
     training: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Size of a run.
+
+    Args:
+        rows: Number of training sentences, one for each user; fewer if the file is smaller. None: as many as there are
+            beside the public part, and all test sentences.
+        quick: Whether to run few arms for one epoch, on QUICK_ROWS.
+        changes: Overrides of the items' experiments, as "encoder.model=mpnet" (`toml.load`).
+    """
+
+    rows: int | None = ROWS
+    quick: bool = False
+    changes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return the name of the size in a folder's: a run of another size or other keys is not mistaken for it."""
+        size = "quick" if self.quick else str(self.rows or "all")
+        return "-".join([size, *map(slug, self.changes)])
+
+    def __str__(self) -> str:
+        if self.quick:
+            text = (
+                f"a quick run of {QUICK_ROWS} training sentences, {QUICK_TESTS} test sentences, one epoch and one seed"
+            )
+            return f"{text}, which shows that it runs"
+        size = f"{self.rows:,} training and {TESTS} test sentences, or what there are" if self.rows else "all sentences"
+        return ", ".join([f"a run of {size}", "three epochs unless changed, one seed", *self.changes])
 
 
 @dataclass(frozen=True)
@@ -121,65 +153,68 @@ def chosen(paper: Paper, table: str | None) -> list[Item]:
     return results
 
 
-def arms_of(item: Item, *, quick: bool) -> list[Mapping[str, Any]]:
-    """Return the arms of a run: all, or only those marked as quick for a quick run."""
-    return [arm for arm in item.arms if not quick or arm.get("quick", False)]
+def arms_of(item: Item, size: Size) -> list[Mapping[str, Any]]:
+    """Return the arms of a run: those of a quick run alone, and of the encoder that it names."""
+    arms = [arm for arm in item.arms if arm.get("quick", False) or not size.quick]
+    return [arm for arm in arms if "encoder" not in arm or f"encoder.model={arm['encoder']}" in size.changes]
 
 
-def experiment_of(paper: Paper, item: Item, *, quick: bool, data: Path, rows: int, users: int = USERS) -> Experiment:
+def experiment_of(paper: Paper, item: Item, size: Size, *, data: Path, rows: int) -> Experiment:
     """Return the experiment of an item.
 
     Args:
         paper: The paper.
         item: The item.
-        quick: True for a quick run, which has its own number of users.
+        size: Size of the run.
         data: Folder of the data.
         rows: Rows of the item's training file.
-        users: Number of users, each with one row; fewer if the file is smaller.
 
     Raises:
         UserError: The experiment is not valid.
     """
-    task, arms = dict(_TASKS[item.task]), arms_of(item, quick=quick)
+    task = dict(_TASKS[item.task])
     folder = data / task.pop("path")
     measures = [] if item.measure == "accuracy" else [item.measure]
-    users = min(QUICK_USERS if quick else users, int(rows * 0.9))
+    users = int(rows * (0.9 if size.rows else 0.94))  # the rest is public: 5 %, and phrases on both sides
+    users = min(QUICK_ROWS if size.quick else size.rows or users, users)
+    tests = {"test-limit": QUICK_TESTS if size.quick else TESTS} if size.quick or size.rows else {}
     why = "as published: the paper's mechanism, with what it shows"
-    return from_table(
-        {
-            "name": f"{paper.name} {item.name}",
-            "data": task
-            | {
-                "source": "files",
-                "path": str(folder),
-                "train": "train.tsv",
-                "test": "dev.tsv",
-                "measures": measures,
-                "test-limit": QUICK_TESTS if quick else TESTS,
-                "overlap": "the data as published",
-                "public": {"fraction": 0.05, "labels": False},
-            },
-            "population": {"users": users},
-            "encoder": {"max-length": 128 if "second-text" in task else 64},
-            "training": {
-                "protocol": item.protocol,
-                "epochs": 1 if quick else 3,
-                "acknowledge-not-private": item.protocol == "paper",
-                **({"train-encoder": True} if item.protocol == "sanitized-text" else {}),
-                **item.training,
-            },
-            "text": {"words": str(data / _GLOVE) if item.words == "glove" else "checkpoint", "masked-lm": "minilm"},
-            "shuffle": {"enabled": False},
-            "policy": {
-                "text": math.inf,
-                "embedding": math.inf,
-                "label": math.inf,
-                "total-delta": 1e-3,  # of both sides' words, whose sampler has a δ of its own
-                "accept-unprotected": [f"{name}: {why}" for name in ("label", *EXPOSURES)],
-            },
-            "arm": [_arm(arm) for arm in arms],
+    table: dict[str, Any] = {
+        "name": f"{paper.name} {item.name}",
+        "data": task
+        | {
+            "source": "files",
+            "path": str(folder),
+            "train": "train.tsv",
+            "test": "dev.tsv",
+            "measures": measures,
+            "overlap": "the data as published",
+            "public": {"fraction": 0.05, "labels": False},
         }
-    )
+        | tests,
+        "population": {"users": users},
+        "encoder": {"max-length": 128 if "second-text" in task else 64},
+        "training": {
+            "protocol": item.protocol,
+            "epochs": 1 if size.quick else 3,
+            "acknowledge-not-private": item.protocol == "paper",
+            **({"train-encoder": True} if item.protocol == "sanitized-text" else {}),
+            **item.training,
+        },
+        "text": {"words": str(data / _GLOVE) if item.words == "glove" else "checkpoint", "masked-lm": "minilm"},
+        "shuffle": {"enabled": False},
+        "policy": {
+            "text": math.inf,
+            "embedding": math.inf,
+            "label": math.inf,
+            "total-delta": 1e-3,  # of both sides' words, whose sampler has a δ of its own
+            "accept-unprotected": [f"{name}: {why}" for name in ("label", *EXPOSURES)],
+        },
+        "arm": [_arm(arm) for arm in arms_of(item, size)],
+    }
+    for change in size.changes:
+        override_key(table, change)
+    return from_table(table)
 
 
 def _arm(arm: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,7 +250,7 @@ class Comparison:
 
 
 def reproduce(
-    paper: Paper, items: Sequence[Item], *, quick: bool, data: Path, out: Path, run: Runner, users: int = USERS
+    paper: Paper, items: Sequence[Item], size: Size, *, data: Path, out: Path, run: Runner
 ) -> list[Comparison]:
     """Run each item in its own folder under `out`. A finished item is not run again.
 
@@ -225,18 +260,17 @@ def reproduce(
     Args:
         paper: The paper.
         items: Its items to run.
-        quick: True for a quick run.
+        size: Size of the runs.
         data: Folder of the data.
         out: Folder for the runs.
         run: Function that runs one experiment.
-        users: Number of users; see `experiment_of`.
 
     Raises:
         UserError: A run fails.
     """
     comparisons = []
     for item in items:
-        if not arms_of(item, quick=quick):
+        if not arms_of(item, size):
             comparisons.append(Comparison(item.name, why="not a part of a quick run"))
             continue
         file = training_file(item, data)
@@ -245,8 +279,7 @@ def reproduce(
                 Comparison(item.name, why=f"{file} is not here; name the folder of the data with --data")
             )
             continue
-        # The folder's name holds the size: a run of another size, or of another default, is not mistaken for this one.
-        folder = out / f"{slug(paper.name)}-{slug(item.name)}-{'quick' if quick else users}"
+        folder = out / f"{slug(paper.name)}-{slug(item.name)}-{size.name}"
         path = folder / "results.json"
         if path.is_file():
             results: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -258,16 +291,16 @@ def reproduce(
         else:
             with file.open("rb") as lines:
                 rows = sum(1 for _ in lines) - 1
-            log.info(f"{paper.name}, {item.name}: {len(arms_of(item, quick=quick))} arms")
-            results = run(experiment_of(paper, item, quick=quick, data=data, rows=rows, users=users), folder)
-        comparisons.append(_beside(item, results, quick=quick))
+            log.info(f"{paper.name}, {item.name}: {len(arms_of(item, size))} arms")
+            results = run(experiment_of(paper, item, size, data=data, rows=rows), folder)
+        comparisons.append(_beside(item, results, size))
     return comparisons
 
 
-def _beside(item: Item, results: Mapping[str, Any], *, quick: bool) -> Comparison:
+def _beside(item: Item, results: Mapping[str, Any], size: Size) -> Comparison:
     entries = {arm.name: arm for arm in run_arms(results)}
     rows = []
-    for arm in arms_of(item, quick=quick):
+    for arm in arms_of(item, size):
         if arm["name"] not in entries:
             raise UserError(f"{item.name}: the run has no arm {arm['name']}; remove its folder and run it again")
         estimate = entries[arm["name"]].estimate(item.measure, "sanitized")
@@ -275,16 +308,8 @@ def _beside(item: Item, results: Mapping[str, Any], *, quick: bool) -> Compariso
     return Comparison(item.name, rows, chance=results["chance"])
 
 
-def text(
-    paper: Paper, items: Sequence[Item], comparisons: Sequence[Comparison], *, quick: bool, users: int = USERS
-) -> str:
+def text(paper: Paper, items: Sequence[Item], comparisons: Sequence[Comparison], size: Size) -> str:
     """Return the paper's numbers beside ours in Markdown, with the reasons why they differ."""
-    how = f"a run of {users:,} training and {TESTS} test sentences, or what there are, three epochs, one seed"
-    if quick:
-        how = (
-            f"a quick run of {QUICK_USERS} training sentences, {QUICK_TESTS} test sentences, one epoch and one seed, "
-            "which shows that it runs"
-        )
     lines = [f"# {paper.title}"]
     by_name = {item.name: item for item in items}
     for comparison in comparisons:
@@ -304,7 +329,7 @@ def text(
                 "",
             ]
         lines += ["Why they differ:", ""]
-        lines += [f"- {reason}" for reason in (*item.differences, how)]
+        lines += [f"- {reason}" for reason in (*item.differences, size)]
         lines += ["- –: all guesses are of one class, of which there is no correlation"] if none else []
     return "\n".join(lines) + "\n"
 

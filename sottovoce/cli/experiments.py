@@ -89,15 +89,15 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="Few arms and sentences: minutes, to see that it runs.")
     ] = False,
-    users: Annotated[
-        int | None,
+    rows: Annotated[
+        str | None,
         typer.Option(
-            "--users",
-            min=100,
+            "--rows",
             metavar="N",
-            help="Training sentences that users hold, one each; 2,000 take half an hour or more a paper on two cores.",
+            help="Training sentences, or all (default: 2000, half an hour or more a paper on two cores).",
         ),
     ] = None,
+    set_: Set = None,
     data: Annotated[Path, typer.Option("--data", help="Folder that contains the data sets: sst2, cola, ...")] = Path(
         "data"
     ),
@@ -111,21 +111,24 @@ def reproduce(
     Differences are printed with their reasons.
     """
     from simulations.errors import UserError
-    from simulations.papers.reproduce import USERS, chosen, load_paper, reproduce, text
+    from simulations.papers.reproduce import ROWS, Size, chosen, load_paper, reproduce, text
     from simulations.run.simulate import gone_on
 
-    if quick and users is not None:
-        raise UserError("--quick: has a size of its own; leave --users out")
-    paper, users = load_paper(name), users or USERS
+    if quick and rows is not None:
+        raise UserError("--quick: has a size of its own; leave --rows out")
+    if rows not in (None, "all") and not (rows.isdecimal() and int(rows) >= 100):
+        raise UserError(f"--rows {rows}: give a number from 100, or all")
+    number = ROWS if rows is None else None if rows == "all" else int(rows)
+    paper, size = load_paper(name), Size(number, quick, tuple(overrides(set_, None)))
     show_progress()
     items = chosen(paper, table)
     out.mkdir(parents=True, exist_ok=True)
-    result = reproduce(paper, items, quick=quick, data=data, out=out, users=users, run=gone_on)
+    result = reproduce(paper, items, size, data=data, out=out, run=gone_on)
     if as_json:
         keys = ("arm", "paper", "ours", "error")
         tables = {item.item: [dict(zip(keys, row, strict=True)) for row in item.rows] for item in result}
         return print_json({"paper": paper.name, "quick": quick, "items": tables})
-    print(text(paper, items, result, quick=quick, users=users), end="")
+    print(text(paper, items, result, size), end="")
 
 
 def init(

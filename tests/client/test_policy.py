@@ -76,6 +76,15 @@ def test_mechanisms_not_named_and_small_batches_are_refused():
     replace(OPEN, minimum_users=100).check(request())
 
 
+def test_a_request_is_listed_if_each_of_its_channels_is():
+    asked = request()
+    digests = tuple(map(asked.digest, asked.channels))
+    assert len(digests) == 2
+    for listed in ((), digests[:1], digests[1:]):
+        assert reason(replace(OPEN, questions=listed), asked) == "question"
+    replace(OPEN, questions=digests).check(asked)
+
+
 def test_an_unprotected_channel_is_refused_unless_declared_public():
     assert reason(OPEN, IDENTITY) == "unprotected"
     Policy(accept_unprotected=("embedding: the texts are published",)).check(IDENTITY)

@@ -10,7 +10,18 @@ import pytest
 
 from simulations.artifacts.text_channel import rewriter_to_price
 from simulations.errors import UserError
-from simulations.papers.reproduce import Item, Paper, chosen, experiment_of, load_paper, papers, reproduce, text
+from simulations.papers.reproduce import (
+    Item,
+    Paper,
+    Size,
+    arms_of,
+    chosen,
+    experiment_of,
+    load_paper,
+    papers,
+    reproduce,
+    text,
+)
 from sottovoce.cli import main as cli
 from tests.support.paths import DATA
 
@@ -20,8 +31,12 @@ def test_every_item_has_a_valid_experiment_and_reasons_for_differences() -> None
         paper = load_paper(name)
         assert len({item.name for item in paper.items}) == len(paper.items)
         for item in paper.items:
-            study = experiment_of(paper, item, quick=False, data=Path("data"), rows=2490)
-            assert [arm.name for arm in study.arms] == [arm["name"] for arm in item.arms] and item.differences
+            for size in (Size(), Size(None, changes=("encoder.model=mpnet", "training.batch-size=64"))):
+                study = experiment_of(paper, item, size, data=Path("data"), rows=2490)
+                assert [arm.name for arm in study.arms] == [arm["name"] for arm in arms_of(item, size)]
+                assert study.population.users == (2000 if size.rows else 2340) and item.differences
+            assert (study.encoder.model, study.training.batch_size, study.data.test_limit) == ("mpnet", 64, None)
+            assert len(study.arms) == len(item.arms)
             assert all(0 <= arm["theirs"] <= 1 for arm in item.arms)
         assert any(arm.get("quick") for item in paper.items for arm in item.arms)
 
@@ -34,7 +49,7 @@ def test_no_user_refuses_a_text_of_a_whole_run(name: str) -> None:
     """The price of a text depends on the vocabulary, which only a run reads."""
     paper = load_paper(name)
     for item in paper.items:
-        study = experiment_of(paper, item, quick=False, data=DATA, rows=2490)
+        study = experiment_of(paper, item, Size(), data=DATA, rows=2490)
         published = not study.training.protocol.private
         model, seed = study.encoder.model, study.seed
         result = rewriter_to_price(study.setups, study.text, ["a sentence"], model=model, seed=seed)
@@ -69,17 +84,17 @@ def test_what_was_run_stands_beside_the_paper(data: Path, tmp_path: Path) -> Non
         scores = {"accuracy": 0.75, "accuracy_se": 0.02, "measures": measures}
         return {"chance": 0.6, "arms": [{"name": arm.name} | scores for arm in study.arms]}
 
-    result = reproduce(PAPER, PAPER.items, quick=False, data=data, out=tmp_path, run=run)
+    result = reproduce(PAPER, PAPER.items, Size(), data=data, out=tmp_path, run=run)
     assert requests == [(f"made-up Table 1, {x.upper()}", 450, f"made-up-table-1-{x}-2000") for x in "ab"]
-    page = text(PAPER, PAPER.items, result, quick=False)
+    page = text(PAPER, PAPER.items, result, Size())
     assert page.count("commonest class of our test sentences is right of 0.600.") == 1  # of a correlation there is none
     for line in ("| some | 0.500 | 0.750 ± 0.020 |", "| some | 0.500 | 0.250 |", "- smaller", "- rounded"):
         assert line in page.splitlines()
-    quick = reproduce(PAPER, PAPER.items, quick=True, data=data, out=tmp_path, run=run)
+    quick = reproduce(PAPER, PAPER.items, Size(quick=True), data=data, out=tmp_path, run=run)
     assert [len(comparison.rows) for comparison in quick] == [1, 0] and "quick run" in quick[1].why
     (data / "sst2" / "train.tsv").unlink()
-    missing = reproduce(PAPER, PAPER.items[:1], quick=False, data=data, out=tmp_path, run=run)
-    assert "name the folder of the data with --data" in text(PAPER, PAPER.items[:1], missing, quick=False)
+    missing = reproduce(PAPER, PAPER.items[:1], Size(), data=data, out=tmp_path, run=run)
+    assert "name the folder of the data with --data" in text(PAPER, PAPER.items[:1], missing, Size())
 
 
 def test_items_are_named_by_their_number_or_words() -> None:
@@ -113,14 +128,15 @@ def test_the_command_goes_on_with_what_was_stopped_and_takes_any_size(
     monkeypatch.setattr("simulations.run.simulate.simulate", simulate)
     monkeypatch.setattr("simulations.run.simulate.resume", resume)
     command = ["reproduce", "yue-2021", "--table", "SST-2", "--data", str(data), "--out", str(tmp_path / "runs")]
-    assert cli.main([*command, "--users", "300"]) == 0
-    assert "- a run of 300 training and" in capsys.readouterr().out
+    assert cli.main([*command, "--rows", "300", "--set", "training.epochs=2"]) == 0
+    assert "- a run of 300 training and" in (page := capsys.readouterr().out) and "training.epochs=2" in page
     begun = tmp_path / "runs" / "yue-2021-table-1-sst-2-2000.part" / "unfinished"
     begun.mkdir(parents=True)
     (begun / "code.json").write_text("{}")
     assert cli.main(command) == 0
-    assert done == [("300 users", "yue-2021-table-1-sst-2-300"), ("resumed", "yue-2021-table-1-sst-2-2000")]
+    sized = "yue-2021-table-1-sst-2-300-training-epochs-2"
+    assert done == [("300 users", sized), ("resumed", "yue-2021-table-1-sst-2-2000")]
     capsys.readouterr()
-    for wrong in (["--quick", "--users", "300"], ["--users", "99"]):
+    for wrong in (["--quick", "--rows", "300"], ["--rows", "99"], ["--rows", "most"]):
         assert cli.main([*command, *wrong]) == 2
-        assert "--users" in capsys.readouterr().err
+        assert "--rows" in capsys.readouterr().err
