@@ -118,14 +118,19 @@ def test_maps_whose_head_knows_nothing_are_not_sharpened() -> None:
     assert rescaled(maps, public=np.ones((3, WIDTH))) is maps
 
 
-@pytest.mark.parametrize(
-    "change", [{"m1": np.zeros((WIDTH, 1))}, {"mean": np.zeros(3)}, {"head_b": np.full(3, np.nan)}]
-)
-def test_maps_that_do_not_fit_are_refused(change) -> None:
+#: Numbers that no map may hold.
+BAD = (np.nan, np.inf, -np.inf)
+
+
+def test_maps_that_do_not_fit_are_refused() -> None:
     maps = random_maps()
     fields = {name: getattr(maps, name) for name in ("mean", "m1", "m2", "head_w", "head_b")}
-    with pytest.raises(ValueError, match=r"^maps: "):
-        Maps(**(fields | change))
+    numbers = [
+        {name: np.where(fields[name] == fields[name].max(), bad, fields[name])} for name in fields for bad in BAD
+    ]
+    for change in [{"m1": np.zeros((WIDTH, 1))}, {"mean": np.zeros(3)}, *numbers]:
+        with pytest.raises(ValueError, match=r"^maps: "):
+            Maps(**(fields | change))
 
 
 @pytest.mark.parametrize("mechanism", [Purkayastha(5, 6.0), PlanarLaplace(5, 6.0)])
