@@ -17,6 +17,7 @@ step and not in its δ.
   (a + b·z)/sqrt(quadratic in z) has one critical point, so p = 2.
 - Purkayastha's angle moves y along half a great circle: ℓ = π, and a coordinate is a sinusoid: p = 2. (Its tails come
   from the same cells of the uniform as their neighbourhood: see `mechanisms.losses.angle_table`.)
+- PrivUnit's angle (`mechanisms.privunit`) does the same.
 - Planar Laplace, normalized: the ray x + r·ξ is seen from the origin under at most π, p = 2 (as for z_j). A direction
   on an arc makes x + r·ξ a circle's arc, on the sphere a convex curve of length at most 2π. A coordinate's derivative
   is a trigonometric polynomial of degree 2, so p = 5.

@@ -105,8 +105,8 @@ def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float) -> Amp
             raise ValueError(f"shuffle: {getattr(mechanism, 'name', mechanism)!r} has no loss distribution")
     guarantees = [mechanism.guarantee for mechanism in mechanisms]
     worst = math.fsum(g.worst_case() for g in guarantees)
-    # The sampler's densities are within e^(±numeric) of the theorem's (half of it is a common factor, if a table's
-    # interpolation is not on one side of the density): ε is off by numeric, δ by e^numeric.
+    # Each sampler's densities are within e^(±numeric/2) of the theorem's, but for one factor of all of them, again at
+    # most e^(numeric/2) (`accounting.truncated`): ε is off by numeric, δ by e^numeric.
     numeric = math.fsum(g.numeric_epsilon for g in guarantees)
     share = delta * math.exp(-numeric)
     unprotected = any(math.isinf(g.worst_case(delta)) for g in guarantees)
@@ -125,6 +125,7 @@ def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float) -> Amp
     if cells is not None:
         for name, bound in (("blanket_truncated", truncated_epsilon), ("blanket", blanket_epsilon)):
             exact.append(partial(bound, cells, users, share))
+            # (1 + e^(ε + numeric))·lost, over the e^numeric by which `share` is less than δ; a factor on the safe side
             epsilon = with_sampler_error(partial(bound, cells, users), share, lost * math.exp(2 * numeric))
             if epsilon is not None and epsilon + numeric < local:
                 bounds[name] = epsilon + numeric

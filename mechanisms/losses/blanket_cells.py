@@ -37,8 +37,8 @@ class BlanketCells:
         log_v_low: Lower bounds of log V.
         log_v_high: Upper bounds of log V.
         tail: Bound on the mass under x, and on that under x', of the outputs in no cell.
-        numeric: Nats; the sampled densities are within e^(±numeric) of those of the cells. The masses and the bounds of
-            U and V do not include it.
+        numeric: Nats; the sampled densities are within e^(±numeric/2) of those of the cells, but for one factor of all
+            of them, at most e^(numeric/2). The masses and the bounds of U and V do not include it.
     """
 
     log_gamma: float

@@ -26,8 +26,8 @@ e^ε times lower elsewhere is b·e^ε and b times the uniform one, c·e^ε·b + 
 x's cap outside that of x', -ε the other way round, else 0: ε-DP. δ(ε') is (1 - e^(ε' - ε))·P_x(cap of x without that of
 x'), which grows as the caps' overlap falls: antipodal caps, and any disjoint ones, dominate every pair.
 inf_x p_x(y) = b for every y, as a cap of another x misses it: the blanket is uniform, of weight b. U is e^ε·b with
-probability c, else b, for every x. For disjoint caps U and V are never high together, which is countermonotone. (It is
-randomized response with 1/c labels.)
+probability c, else b, for every x. For disjoint caps U and V are never high together, which is countermonotone, so no
+pair is worse for shuffling (`sphere`). (The law is that of randomized response with 1/c labels, 1/c whole or not.)
 """
 
 from __future__ import annotations
