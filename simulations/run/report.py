@@ -74,8 +74,8 @@ def print_table(results: Results, console: Console) -> None:
     styles = ["dim" if arm.reference else "" for arm in arms_of(results)]
     _print_rows(console, title(results), headings[: len(headings) - left_out], rows, styles)
     for heading, (names, *item) in beside([results]):
-        if not heading:  # tables of groups are in results.md
-            _print_rows(console, _BESIDE, names, item, [""] * len(item))
+        if not heading:  # tables of groups are in the HTML report
+            _print_rows(console, _OTHERS, names, item, [""] * len(item))
     for note in notes(results):
         console.print(Text(note))
     if sentence := conclusion(results):
@@ -117,7 +117,7 @@ def table(results: Results) -> list[list[str]]:
     return [[*entries], *map(list, zip(*entries.values(), strict=True))]
 
 
-_BESIDE = "Other measures, ± standard error by test text"
+_OTHERS = "Other measures, ± standard error by test text"
 
 
 def notes(results: Results) -> list[str]:
@@ -159,7 +159,6 @@ def notes(results: Results) -> list[str]:
         for arm in arms
         if not arm.queried
     ]
-    lines += [f"{arm.name}: {arm.liars}." for arm in arms if arm.liars and not trust.unprotected(arm)]
     if any(arm.perturbed for arm in arms):
         lines.append(f"Words replaced or removed: {'; '.join(_perturbed(arm) for arm in arms if arm.perturbed)}.")
     others = (arm for arm in arms if not _asked_in_vain(arm))
@@ -237,16 +236,16 @@ def markdown(results: Results) -> str:
     if results.get("way_sentence"):
         lines += [f"**{results['way_sentence']}**", ""]
     lines += [markdown_table([*names, "mechanism", "m'", "guarantee"], cells)]
+    for heading, (names, *others) in beside([results]):
+        if not heading:
+            lines += ["", f"## {_OTHERS}", "", markdown_table(names, others)]
+    lines += ["", "![Accuracy against ε](accuracy.png)", "", *(f"{note}\n" for note in notes(results)), _MORE]
     if sentence := conclusion(results):
         lines += ["", f"**{sentence}**"]
-    for heading, (names, *others) in beside([results]):
-        lines += ["", f"## {heading or _BESIDE}", "", markdown_table(names, others)]
-    lines += ["", *(f"{note}\n" for note in notes(results)), _MORE, ""]
-    lines += ["![Accuracy against ε](accuracy.png)"]
     return "\n".join(lines) + "\n"
 
 
 _MORE = (
-    "results.json has each arm's ladder, rung by rung, and the differences of all arms, paired by test text. answers/ "
-    "holds what each arm got right, text by text."
+    "results.json has each arm's ladder, what dishonest users can do, and the differences of all arms, paired by test "
+    "text; `sottovoce report` also shows accuracies by class and user. answers/ holds what each arm got right, by text."
 )
