@@ -123,18 +123,22 @@ def _title(run: Finished, runs: Sequence[Finished]) -> str:
 # --- costs
 
 
-def _guess(price: Price | None) -> str:
+def _guess(price: Price | None, *, cell: bool = False) -> str:
     """Return the best success of an adversary's guess between two inputs, rounded up, in words.
 
     A condition of the price is one of the guess: the two inputs agree in what is public.
+
+    Args:
+        price: The price; None: nothing is released.
+        cell: Whether the words are a cell below "right guesses of 100, at most".
     """
     chance = None if price is None else facts.best_guess(price)
     if price is None or chance is None:
         return "–"
     if chance > 0.9999:
-        return "practically every guess may be right"
-    condition = ", between such data" if price.public else ""
-    return f"at most {math.ceil(chance * 1e4) / 100:.2f} in 100 guesses are right{condition}, where a coin has 50"
+        return "practically all" if cell else "practically every guess may be right"
+    condition, number = ", between such data" if price.public else "", f"{math.ceil(chance * 1e4) / 100:.2f}"
+    return number + condition if cell else f"at most {number} in 100 guesses are right{condition}, where a coin has 50"
 
 
 def _why_trusted(arm: ArmResult) -> str | None:
