@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,13 +12,18 @@ from typing import Any
 import torch
 from tokenizers import normalizers
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerFast
-from transformers.utils import logging
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME, logging
 
 from server.checkpoint_files import SentenceLayout, read_layout, resolve
 from server.hub import reachable
 
 #: Weights that an encoder may lack: its output does not depend on them.
 _UNUSED = "pooler."
+#: Names of the number of layers in model configurations, and the largest number that is built.
+_DEPTHS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "n_layer", "encoder_layers", "decoder_layers")
+_DEEPEST = 512
+#: File of an adapter: changes to the weights of a base model.
+_ADAPTER = "adapter_config.json"
 #: Pattern of the names of weights of numbered layers.
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|block|h)\.(\d+)\.")
 
@@ -72,6 +78,7 @@ def read_model(what: str, checkpoint: str | Path, kind: Any, **more: Any) -> tup
             # a type unknown to `transformers` is an error: a checkpoint's own code is never run
             given = {"local_files_only": cached, "trust_remote_code": False}
             config = AutoConfig.from_pretrained(source, **given)
+            _refuse_depth(config)
             tokenizer = _tokenizer_of(source, **given)
             kind = kind if isinstance(kind, type) else kind(config)
             model, missing = _weights(kind, source, config=config, **given, **more)
@@ -132,12 +139,13 @@ def _weights(kind: Any, source: str, **given: Any) -> tuple[Any, frozenset[str]]
     """Return (model, names of missing weights, which are random), by a class of `transformers`.
 
     Weights are read from safetensors. Older checkpoints have only pytorch_model.bin, which torch reads with
-    `weights_only`: it makes tensors and runs no code.
+    `weights_only`: it makes tensors and runs no code. Nothing outside the folder is read.
 
     Raises:
-        ValueError: Weights are not finite, or belong to layers that the configuration lacks. Other errors are those of
-            `from_pretrained`.
+        ValueError: Weights are not finite, belong to layers that the configuration lacks, are an adapter, or lie
+            elsewhere. Other errors are those of `from_pretrained`.
     """
+    _refuse_what_lies_elsewhere(Path(source))
     given["output_loading_info"] = True
     try:
         try:
@@ -156,6 +164,32 @@ def _weights(kind: Any, source: str, **given: Any) -> tuple[Any, frozenset[str]]
     if broken:
         raise ValueError(f"its weights {broken[0]} are not finite")
     return model, frozenset(report["missing_keys"])
+
+
+def _refuse_depth(config: Any) -> None:
+    """Raise ValueError if a configuration's number of layers cannot be built."""
+    for name in _DEPTHS:
+        depth = getattr(config, name, None)
+        if depth is not None and not (isinstance(depth, int) and 1 <= depth <= _DEEPEST):
+            raise ValueError(f"its config.json says {name} = {depth!r}; 1 to {_DEEPEST} can be built")
+
+
+def _refuse_what_lies_elsewhere(folder: Path) -> None:
+    """Raise ValueError if a local folder takes weights from outside: from a base model, or parts in other folders."""
+    if not folder.is_absolute():
+        return
+    if (folder / _ADAPTER).is_file():
+        raise ValueError(f"it holds an adapter ({_ADAPTER}); merge it into its base model first")
+    for index in (SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME):
+        if not (folder / index).is_file():
+            continue
+        try:
+            parts = set(json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].values())
+            outside = [part for part in parts if not isinstance(part, str) or Path(part).name != part]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise ValueError(f"its {index} names no parts of its weights") from None
+        if outside:
+            raise ValueError(f"its {index} names a part that is no file of this folder: {outside[0]!r}")
 
 
 def refuse_unknown_token(what: str, name: str | Path, model: Any, tokenizer: Any) -> None:

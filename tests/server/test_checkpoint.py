@@ -185,6 +185,8 @@ MISTAKES: list[tuple[Callable[[Path], object], str]] = [
     (lambda at: (at / "config.json").unlink(), r"has no config\.json"),
     (lambda at: (at / "config.json").write_text("{"), "cannot be read"),
     (lambda at: config(at, num_hidden_layers=1), r"fewer layers than its weights: .*encoder\.layer\.1\."),
+    (lambda at: config(at, num_hidden_layers=10**9), "num_hidden_layers = 1000000000; 1 to 512 can be built"),
+    (lambda at: (at / "adapter_config.json").write_text("{}"), "holds an adapter"),
     (lambda at: config(at, num_hidden_layers=3), r"encoder\.layer\.2\..* is not among its weights"),
     (lambda at: config(at, intermediate_size=48), "of other sizes than its config"),
     (lambda at: (at / "vocab.txt").unlink(), "knows no word|cannot be read"),
@@ -202,6 +204,20 @@ def test_a_checkpoint_that_is_not_whole_is_refused(spoil: Callable[[Path], objec
     load(folder)  # nobody reads the pooler
     spoil(folder)
     with pytest.raises(ValueError, match=rf"^encoder: [^\n]*({words})[^\n]*$"):
+        load(folder)
+
+
+@pytest.mark.parametrize("index", ["model.safetensors.index.json", "pytorch_model.bin.index.json"])
+@pytest.mark.parametrize("part", ["../elsewhere/part", "/elsewhere/part", "within/part", 7])
+def test_a_part_that_lies_elsewhere_is_refused(index: str, part: object, tmp_path: Path) -> None:
+    """It is neither read nor, in a folder within, left out of what the checkpoint is known by."""
+    folder = tiny_bert(tmp_path / "bert")
+    (folder / "model.safetensors").unlink()
+    (folder / index).write_text(json.dumps({"metadata": {}, "weight_map": {"embeddings.LayerNorm.bias": part}}))
+    with pytest.raises(ValueError, match=r"names a part that is no file of this folder: "):
+        load(folder)
+    (folder / index).write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"names no parts of its weights$"):
         load(folder)
 
 
