@@ -196,3 +196,24 @@ def test_a_device_that_was_killed_within_its_answer_is_asked_again(keys: Path, m
     result = list(superlink.ask(grid_of(passing.address, keys / "ca.pem"), RecordDict(), {HONEST: 2**20}, timeout=20))
     passing.close()
     assert result == [(HONEST, reply(3), None)] and passing.sent[HONEST] == 3
+
+
+def test_a_node_that_announces_too_much_to_every_message_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lets two messages of its own wait, and answers both at once: the first answer closes the second message."""
+    numbers, ready = iter(range(100)), 3
+
+    def announced(grid: Any, names: list[str]) -> list[Any] | None:
+        too_much = names == ["0"] or (names[0] != "0" and len(sent) >= ready)
+        return None if too_much else []
+
+    sent: list[str] = []
+
+    def push(grid: Any, record: Any, nodes: list[int], timeout: float) -> dict[str, int]:
+        names = {str(next(numbers)): node for node in nodes}
+        sent.extend(names)
+        return names
+
+    for name, value in (("_announced", announced), ("_push", push), ("_POLL", 0.001), ("_SILENT", 0.0)):
+        monkeypatch.setattr(superlink, name, value)
+    assert list(superlink.ask(None, None, {7: 100}, timeout=5.0)) == [(7, None, "unreadable reply")]
+    assert len(sent) == ready
