@@ -46,8 +46,18 @@ class Facts:
 
 
 def facts_of(kind: type[Any]) -> Facts:
-    """Return the declaration of a mechanism's class; one without a declaration has the default values."""
-    facts: Facts = getattr(kind, "facts", Facts())
+    """Return the declaration of a mechanism's class; one without a declaration has the default values.
+
+    Raises:
+        ValueError: It is no `Facts`, names no parameter, or would leave nothing to test. The message is one line.
+    """
+    facts = getattr(kind, "facts", Facts())
+    if not isinstance(facts, Facts):
+        raise ValueError(f"{kind.name}: its facts are a {type(facts).__name__}, and must be Facts")
+    if unknown := sorted({*facts.usual, *facts.tried} - {f.name for f in fields(kind)}):
+        raise ValueError(f"{kind.name}: its facts name {unknown[0]}, which is no parameter of it")
+    if empty := [name for name, values in facts.tried.items() if not values]:
+        raise ValueError(f"{kind.name}: its facts list nothing under {empty[0]}, and a test without cases would pass")
     return facts
 
 

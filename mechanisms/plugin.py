@@ -245,6 +245,10 @@ def _check_stated(name: str, kind: type[OwnMechanism]) -> None:
             f"{name}: does not state its guarantee; give it a field epsilon and a metric, {' or '.join(metrics)}, or "
             "write guarantee and privacy_loss"
         )
+    if hasattr(kind, "distances"):  # they may be larger than those from which the guarantee would be derived
+        raise ValueError(
+            f"{name}: states distances of its own; write guarantee and privacy_loss, of the largest of them"
+        )
     if vectors and not hasattr(kind, "numeric_delta"):
         raise ValueError(f"{name}: does not state numeric_delta, how far its draws may be from its theorem's")
 

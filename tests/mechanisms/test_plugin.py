@@ -92,6 +92,7 @@ ODD = {
     HEAD.replace("classes", "dim") + METRIC + SAMPLE: "does not state numeric_delta",
     HEAD.replace("classes", "size") + METRIC + SAMPLE: "states no channel",
     HEAD + METRIC: "has no sample",
+    HEAD + METRIC + SAMPLE + "    def distances(self, x, y): ...\n": "write guarantee and privacy_loss, of the largest",
     HEAD + METRIC + SAMPLE.replace("*, rng", "rng"): "required and by keyword",
     HEAD + METRIC + SAMPLE + "    guarantee = None\n": "they go together; write privacy_loss",
     HEAD + METRIC + SAMPLE + "    name: ClassVar[str] = 'purkayastha'\n": "as a mechanism of the catalogue does",
@@ -287,6 +288,19 @@ def test_the_catalogue_declares_values_of_every_parameter() -> None:
         tried = facts_of(kind).tried
         assert set(tried) | {"vocabulary"} >= {f.name for f in fields(kind)}, kind.name
         assert all(name in tried for name in usual(kind)), kind.name
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"tried": {}}, "are a dict, and must be Facts"),
+        (Facts(tried={"w": (1,)}), "name w, which is no parameter"),
+        (Facts(tried={"epsilon": ()}), "list nothing under epsilon, and a test without cases would pass"),
+    ],
+)
+def test_facts_that_would_leave_something_untested_are_refused(facts, words) -> None:
+    with pytest.raises(ValueError, match=f"^wrong: its facts {words}"):
+        facts_of(dataclass(frozen=True)(type("Wrong", (Plain,), {"facts": facts, "name": "wrong"})))
 
 
 def test_what_is_declared_stands_in_place_of_the_usual_values_and_beside_them() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 #: whose `log_prob` hides what it shows; vectors, and such of which one coordinate is not blurred.
 MODULE = '''
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -123,6 +123,14 @@ class Near(OwnMechanism):
 @dataclass(frozen=True)
 class Nearer(Near):
     """Distances that it calls half of what they are."""
+
+    @property
+    def guarantee(self):
+        whole = super().guarantee
+        return replace(whole, diameter=whole.diameter / 2)
+
+    def privacy_loss(self, distance=None):
+        return super().privacy_loss(self.guarantee.diameter if distance is None else distance)
 
     def distances(self, x, y):
         return distances(self.vocabulary, x, y) / 2
