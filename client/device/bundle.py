@@ -306,8 +306,10 @@ def write_bundle(
         if keys.signer is not None:
             signature = sign(keys.signer, _PURPOSE, (draft / MANIFEST).read_bytes())
             (draft / SIGNATURE).write_text(f"{signature.hex()}\n")
-        open_bundle(draft)
-    return open_bundle(folder)
+        bundle = open_bundle(draft)
+    folder = folder.resolve()
+    moved: dict[str, Any] = {part: folder / part for part in _PARTS if bundle.manifest[part]}
+    return replace(bundle, folder=folder, **moved)
 
 
 def _manifest(folder: Path) -> tuple[dict[str, Any], str]:

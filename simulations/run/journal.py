@@ -85,8 +85,9 @@ class Journal:
         if record is None:
             _write(self.folder / file, {**now, **more})
             return
-        for name, value in now.items():
-            if (old := record.get(name)) != value:
+        for name in dict.fromkeys([*now, *record]):  # also what was there then and is not now
+            old, value = record.get(name), now.get(name)
+            if old != value and name not in more:
                 short = f" ({old} then, {value} now)" if len(f"{old}{value}") < 40 else ""
                 raise UserError(
                     f"{self.folder.parent}: was started with other values of {name}{short}; restore them, or run the "

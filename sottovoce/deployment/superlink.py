@@ -252,9 +252,10 @@ def ask(
                     if (result := attempts.take(announcement.metadata.reply_to_message_id, group)) is not None:
                         replies[result] = announcement, tree, time.monotonic() + _PATIENCE
             elif group[0] in attempts.alone:
-                if (node := attempts.take(group[0], group)) is not None:  # None: another message was answered meanwhile
-                    backoffs.pop(node, None)
-                    yield node, None, "unreadable reply"
+                sender = attempts.take(group[0], group)
+                if sender is not None:  # None: another of its messages was answered meanwhile
+                    backoffs.pop(sender, None)
+                    yield sender, None, "unreadable reply"
             else:  # one of them announces too much: each receives the request again, by itself
                 recipients = [attempts.open.pop(name) for name in group if name in attempts.open]
                 attempts.push(list(dict.fromkeys(recipients)), alone=True)
