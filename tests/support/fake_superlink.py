@@ -108,10 +108,11 @@ class Fake:
             asked = GetRunRequest.FromString(body).run_id
             return GetRunResponse(run=Run(run_id=asked, fab_hash=FAB(fab).hexdigest())).SerializeToString()
 
-        self.says["pull-messages"] = lambda _: waiting.pop(0) if waiting else b""
         self.says["pull-object"] = pull
         self.says["get-run"] = run
         self.says["get-fab"] = GetFabResponse(fab=Fab(content=fab)).SerializeToString()
+        # last, for a device may be asking meanwhile
+        self.says["pull-messages"] = lambda _: waiting.pop(0) if waiting else b""
 
     def close(self):
         self.server.shutdown()
