@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,25 +30,17 @@ _AXES = {
 }
 
 
-class _HiddenStates(torch.nn.Module):
-    """Module from positional tensors to hidden states.
+class _Graph(torch.nn.Module):
+    """Function of named tensors, as the module that the tracer wants; modules by their names in the graph."""
 
-    It passes tensors by keyword: BertModel's order is not the tokenizer's.
-    """
-
-    def __init__(self, model: Any, names: tuple[str, ...], layers: Sequence[int]) -> None:
+    def __init__(self, compute: Callable[..., Any], names: Sequence[str], modules: Mapping[str, Any]) -> None:
         super().__init__()
-        self.model = model
-        self.names = names
-        self.layers = tuple(layers)
+        self.compute, self.names = compute, names
+        for name, module in modules.items():
+            self.add_module(name, module)
 
-    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        inputs = dict(zip(self.names, tensors, strict=True))
-        if not self.layers:
-            last: torch.Tensor = self.model(**inputs).last_hidden_state
-            return last
-        states = self.model(**inputs, output_hidden_states=True).hidden_states
-        return torch.cat([states[layer] for layer in self.layers], dim=-1)
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        return self.compute(**dict(zip(self.names, tensors, strict=True)))
 
 
 def export_encoder(
@@ -93,12 +85,18 @@ def export_encoder(
     depth = int(model.config.num_hidden_layers)
     if not all(1 <= layer <= depth for layer in layers) or len(set(layers)) < len(layers):
         raise ValueError(f"encoder: layers must be different numbers from 1 to {depth}, got {list(layers)}")
+
+    def hidden_states(**inputs: torch.Tensor) -> Any:
+        if not layers:
+            return model(**inputs).last_hidden_state
+        states = model(**inputs, output_hidden_states=True).hidden_states
+        return torch.cat([states[layer] for layer in layers], dim=-1)
+
     with in_one_step(out_folder, "model.onnx", "tokenizer.json", "encoder.json") as scratch:
         backend = tokenizer.backend_tokenizer
         backend.no_padding()  # the client pads and truncates: encoder.json states the length
         full = scratch / ("model.onnx" if precision == "fp32" else "fp32.onnx")
-        example = example_inputs(model)
-        write_graph(_HiddenStates(model, tuple(example), layers), full, example, ["last_hidden_state"])
+        write_graph(hidden_states, full, example_inputs(model), ["last_hidden_state"], model=model)
         if precision == "int8":
             backend.enable_truncation(max_length)
             names = [node.name for node in onnx.load(str(full)).graph.input]  # without those that the model ignores
@@ -138,29 +136,28 @@ def example_inputs(model: Any) -> dict[str, torch.Tensor]:
     mask = torch.ones(2, 8, dtype=torch.int64)
     mask[1, 5:] = 0  # tracing could remove a mask of ones alone
     ids, types = torch.ones(2, 8, dtype=torch.int64), torch.zeros(2, 8, dtype=torch.int64)
-    inputs, takes = (
-        {"input_ids": ids, "attention_mask": mask, "token_type_ids": types},
-        inspect.signature(model.forward),
-    )
-    return {name: tensor for name, tensor in inputs.items() if name in takes.parameters}
+    takes = inspect.signature(model.forward).parameters
+    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+    return {name: tensor for name, tensor in inputs.items() if name in takes}
 
 
 def write_graph(
-    module: torch.nn.Module, path: Path, example: Mapping[str, torch.Tensor], outputs: Sequence[str]
+    compute: Callable[..., Any], path: Path, example: Mapping[str, torch.Tensor], outputs: Sequence[str], **modules: Any
 ) -> None:
-    """Write a module as an ONNX graph in float32, opset 17, for any batch and length.
+    """Write a function as an ONNX graph in float32, opset 17, for any batch and length.
 
     Args:
-        module: Module that takes the inputs by position.
+        compute: Function of the inputs, by name. BertModel's order is not the tokenizer's.
         path: File to write.
         example: Inputs to trace it with, by name.
         outputs: Names of its outputs.
+        **modules: Modules that it calls, by their names in the graph.
     """
     axes = {name: _AXES.get(name, {0: "batch", 1: "length"}) for name in (*example, *outputs)}
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the tracer warns about values that are constant by intention
         torch.onnx.export(
-            module.eval(),
+            _Graph(compute, list(example), modules).eval(),
             tuple(example.values()),
             str(path),
             input_names=list(example),

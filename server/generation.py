@@ -19,7 +19,7 @@ from mechanisms.pieces import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE
 from server.accelerator import beside, lent
 from server.checkpoint import positions, read_model
 from server.export import example_inputs, in_one_step, write_about, write_graph
-from server.text_batches import chosen, clip_bounds, pieces_of
+from server.text_batches import chosen, clip_bounds, padded, pieces_of
 
 PLACE = "{text}"
 #: The prompt of Utpala et al. 2023, and an empty prompt for a model that was trained to paraphrase the preceding text.
@@ -211,53 +211,10 @@ def inputs_of(about: dict[str, Any], prompts: list[list[int]], written: list[lis
     """
     two = about["start"] is not None
     shown = prompts if two else [[*a, *b] for a, b in zip(prompts, written, strict=True)]
-    width = max(map(len, shown))
-    ids = torch.tensor([[*row, *[about["padding"]] * (width - len(row))] for row in shown])
-    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in shown])
-    inputs = {"input_ids": ids, "attention_mask": mask}
+    inputs = dict(zip(("input_ids", "attention_mask"), padded(shown, about["padding"]), strict=True))
     if two:
-        width = 1 + max(map(len, written))
-        rows = [[about["start"], *row] for row in written]
-        inputs["decoder_input_ids"] = torch.tensor([[*r, *[about["padding"]] * (width - len(r))] for r in rows])
+        inputs["decoder_input_ids"] = padded([[about["start"], *row] for row in written], about["padding"])[0]
     return inputs
-
-
-class NextToken(torch.nn.Module):
-    """Module that returns the logits of the token after one position of each row.
-
-    The inputs of an encoder-decoder model include the prompt's states.
-    """
-
-    def __init__(self, model: Any, pieces: int) -> None:
-        super().__init__()
-        self.model = model
-        self.pieces = pieces
-
-    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        """Return logits (n, pieces) from prompt ids or states, mask, written ids (encoder-decoder) and positions."""
-        first, mask, *written, positions = tensors
-        inputs: dict[str, Any] = {"attention_mask": mask}
-        if written:
-            inputs |= {"encoder_outputs": BaseModelOutput(last_hidden_state=first), "decoder_input_ids": written[0]}
-        else:
-            inputs["input_ids"] = first
-        with _only_at(self.model, positions):
-            answer = self.model(**inputs, use_cache=False, return_dict=True)
-        logits: torch.Tensor = answer.logits[:, 0, : self.pieces]
-        return logits
-
-
-class States(torch.nn.Module):
-    """Encoder of an encoder-decoder model: the states of a prompt."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.encoder = model.get_encoder()
-
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Return the prompt's states, float32 (n, length, d)."""
-        states: torch.Tensor = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
-        return states
 
 
 @contextmanager
@@ -275,11 +232,24 @@ def _only_at(model: Any, positions: torch.Tensor) -> Iterator[None]:
 def _write_graphs(model: Any, folder: Path, pieces: int) -> None:
     example = {name: tensor for name, tensor in example_inputs(model).items() if name != "token_type_ids"}
     if model.config.is_encoder_decoder:
-        encoder = States(model).eval()
+        encoder = model.get_encoder()
+
+        def states_of(**inputs: torch.Tensor) -> Any:
+            return encoder(**inputs)[0]
+
         with torch.no_grad():
-            states = encoder(*example.values())
-        write_graph(encoder, folder / "encoder.onnx", example, ["states"])
+            states = states_of(**example)
+        write_graph(states_of, folder / "encoder.onnx", example, ["states"], encoder=encoder)
         written = torch.ones(2, 6, dtype=torch.int64)
         example = {"states": states, "attention_mask": example["attention_mask"], "decoder_input_ids": written}
     example["positions"] = torch.tensor([1, 2])
-    write_graph(NextToken(model, pieces), folder / "model.onnx", example, ["logits"])
+
+    def next_token(positions: torch.Tensor, **inputs: Any) -> torch.Tensor:
+        if "states" in inputs:
+            inputs["encoder_outputs"] = BaseModelOutput(last_hidden_state=inputs.pop("states"))
+        with _only_at(model, positions):
+            answer = model(**inputs, use_cache=False, return_dict=True)
+        logits: torch.Tensor = answer.logits[:, 0, :pieces]
+        return logits
+
+    write_graph(next_token, folder / "model.onnx", example, ["logits"], model=model)

@@ -17,7 +17,7 @@ from transformers import AutoModelForMaskedLM
 from server.accelerator import beside, lent, place
 from server.checkpoint import positions, read_model, refuse_unknown_token
 from server.export import example_inputs, in_one_step, write_about, write_graph
-from server.text_batches import chosen, clip_bounds, pieces_of
+from server.text_batches import chosen, clip_bounds, padded, pieces_of
 
 #: Public texts that decide the clipping bounds, as many as in the paper (Meisenbacher et al. 2024, section 5.1.1).
 CALIBRATION = 1000
@@ -113,10 +113,16 @@ def write_masked_lm(
     example = example_inputs(model)
     if about["aligned"]:
         example["position_ids"] = torch.arange(8).repeat(2, 1)
-    module = AtPositions(model, tuple(example))
+    example["positions"] = torch.tensor([1, 2])
+
+    def at_positions(positions: torch.Tensor, **inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with only_at(model, lambda hidden: (torch.arange(hidden.shape[0]), positions)):
+            answer = model(**inputs, output_attentions=True, return_dict=True)
+        attention = torch.stack([layer.mean(dim=1) for layer in answer.attentions]).mean(dim=0)
+        return answer.logits[:, 0], attention
+
     with in_one_step(folder, "model.onnx", "tokenizer.json", "masked_lm.json") as scratch:
-        example["positions"] = torch.tensor([1, 2])
-        write_graph(module, scratch / "model.onnx", example, ["logits", "attention"])
+        write_graph(at_positions, scratch / "model.onnx", example, ["logits", "attention"], model=model)
         tokenizer.backend_tokenizer.save(str(scratch / "tokenizer.json"))
         write_about(scratch / "masked_lm.json", about | {"low": low, "high": high})
 
@@ -170,13 +176,9 @@ def inputs_of(
         head = about["before"] if first is None else [*about["before"], *first, *about["between"]]
         rows.append([*head, *second, *about["after"]])
         starts.append(len(head))
-    width = max(len(row) for row in rows)
-    ids = torch.full((len(rows), width), about["padding"], dtype=torch.int64)
-    mask, types = torch.zeros_like(ids), torch.zeros_like(ids)
-    places = torch.arange(width).repeat(len(rows), 1)
+    ids, mask = padded(rows, about["padding"])
+    types, places = torch.zeros_like(ids), torch.arange(ids.shape[1]).repeat(len(rows), 1)
     for i, (row, start, (first, _)) in enumerate(zip(rows, starts, pairs, strict=True)):
-        ids[i, : len(row)] = torch.tensor(row)
-        mask[i, : len(row)] = 1
         types[i, start : len(row)] = int(about["segments"] and first is not None)
         places[i, start : len(row)] -= start - len(about["before"])
     inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
@@ -215,24 +217,6 @@ def _masked_logits(
             inputs, starts = inputs_of(about, list(zip(batch, masked, strict=True)))
             columns = torch.tensor([s + i for s, i in zip(starts, at, strict=True)])
             yield logits_at(model, inputs, torch.arange(len(batch)), columns)
-
-
-class AtPositions(torch.nn.Module):
-    """Module that returns the logits at one position of each row, and the mean attention over layers and heads."""
-
-    def __init__(self, model: Any, names: tuple[str, ...]) -> None:
-        super().__init__()
-        self.model = model
-        self.names = names
-
-    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return logits (n, pieces) and attention (n, length, length) from the named inputs and positions (n,)."""
-        *inputs, positions = tensors
-        arguments = dict(zip(self.names, inputs, strict=True))
-        with only_at(self.model, lambda hidden: (torch.arange(hidden.shape[0]), positions)):
-            answer = self.model(**arguments, output_attentions=True, return_dict=True)
-        attention = torch.stack([layer.mean(dim=1) for layer in answer.attentions]).mean(dim=0)
-        return answer.logits[:, 0], attention
 
 
 @contextmanager

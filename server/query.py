@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import Message
@@ -15,21 +14,7 @@ from mechanisms.messages.wire import reply_from_record, request_to_record
 MESSAGE_TYPE = "query.release"
 
 
-@dataclass(frozen=True)
-class Answer:
-    """Result of a request to one node: a reply that is not yet validated, or the reason why there is none.
-
-    Args:
-        reply: Reply of the node.
-        error: "code N" for an error of the client or of Flower, "unreadable reply", or "no answer" after the timeout.
-            The server never reads an error's text: a client that raises may have put private text into it.
-    """
-
-    reply: Reply | None = None
-    error: str | None = None
-
-
-def ask(grid: Any, request: Request, *, timeout: float) -> Iterator[Answer]:
+def ask(grid: Any, request: Request, *, timeout: float) -> Iterator[Reply | str]:
     """Send the request to every node of the grid, and yield one answer for each, in any order.
 
     No message of a client can make this raise.
@@ -38,6 +23,11 @@ def ask(grid: Any, request: Request, *, timeout: float) -> Iterator[Answer]:
         grid: Flower's grid.
         request: Request to send.
         timeout: Seconds until a silent node counts as "no answer".
+
+    Yields:
+        A reply that is not yet validated, or the reason why there is none: "code N" for an error of the client or of
+        Flower, "unreadable reply", or "no answer" after the timeout. The server never reads an error's text: a client
+        that raises may have put private text into it.
     """
     nodes = list(grid.get_node_ids())
     content = request_to_record(request)
@@ -47,13 +37,13 @@ def ask(grid: Any, request: Request, *, timeout: float) -> Iterator[Answer]:
         answered += 1
         yield _read(message)
     for _ in range(len(nodes) - answered):
-        yield Answer(error="no answer")
+        yield "no answer"
 
 
-def _read(message: Any) -> Answer:
+def _read(message: Any) -> Reply | str:
     if message.has_error():
-        return Answer(error=f"code {int(message.error.code)}")
+        return f"code {int(message.error.code)}"
     try:
-        return Answer(reply=reply_from_record(message.content))
+        return reply_from_record(message.content)
     except Exception:  # one broken reply must not stop a round
-        return Answer(error="unreadable reply")
+        return "unreadable reply"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from mechanisms.pieces import Text, encoded, opened, read_as_text
 from server import accelerator
@@ -58,6 +59,13 @@ def pieces_of(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
 def collate(tokenizer: Any, rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
     """Return rows padded to the longest, int64 (n, length) each."""
     return dict(tokenizer.pad(rows, return_tensors="pt"))
+
+
+def padded(rows: Sequence[Sequence[int]], padding: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows of token ids padded to the longest, and their attention mask, int64 (n, length) each."""
+    masks = [torch.ones(len(row), dtype=torch.int64) for row in rows]
+    ids = [torch.tensor(row, dtype=torch.int64) for row in rows]
+    return pad_sequence(ids, batch_first=True, padding_value=padding), pad_sequence(masks, batch_first=True)
 
 
 def epoch(lengths: Sequence[int], batch_size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:

@@ -15,8 +15,7 @@ Experiment files are checked by the declarations. A protocol's file therefore im
 
 from __future__ import annotations
 
-from server.protocols.declaration import TrainingProtocol
-from server.protocols.references import CENTRALISED, PAPER, PUBLIC_ONLY
+from server.protocols.declaration import CENTRALISED, PAPER, PUBLIC_ONLY, TrainingProtocol
 from server.protocols.release_once import RELEASE_ONCE
 from server.protocols.sanitized_text import SANITIZED_TEXT
 from server.protocols.statistics import STATISTICS

@@ -53,7 +53,6 @@ from server.training.statistic_head import (
     linear_head,
     mean_noise,
     of_labels,
-    of_names,
     of_users,
     records_of,
     shared_codes,
@@ -136,7 +135,7 @@ class Belief:
     def evidence(self, features: NDArray[Any], codes: NDArray[np.float32]) -> Evidence:
         """Return the `Evidence` of these labels on the features (n, d) of public text."""
         rows = self.rows
-        return (of_names if self.by_names else of_labels)(features[rows], self.values[rows], codes)
+        return of_labels(features[rows], self.values[rows], codes, by_names=self.by_names)
 
 
 @dataclass(eq=False)

@@ -61,34 +61,25 @@ def name_probabilities(
         embeddings: Embeddings (n, m) of public texts.
         labels: Known labels (n,), -1 where there is none. A known label has probability 1 throughout.
     """
-    mean, centres = refined(prototypes, embeddings, labels)
-    return _likely(_unit(_unit(np.asarray(embeddings, np.float64)) - mean), centres, labels)
-
-
-def refined(
-    prototypes: NDArray[Any], embeddings: NDArray[Any], labels: NDArray[np.int64] | None = None
-) -> tuple[FloatArray, FloatArray]:
-    """Return the mean (m,) of the texts' unit embeddings, and refined unit prototypes (K, m) around it.
-
-    The likeliest class of a text is the prototype of largest cosine with its unit embedding, less the mean. Arguments
-    are those of `name_probabilities`.
-    """
     h = _unit(np.asarray(embeddings, np.float64))
-    mean: FloatArray = h.mean(axis=0)
     named = _unit(np.asarray(prototypes, np.float64))
-    x, names = _unit(h - mean), _unit(named - named.mean(axis=0))  # names share a style, which no class has
+    x, names = _unit(h - h.mean(axis=0)), _unit(named - named.mean(axis=0))  # names share a style, which no class has
     centres = names
     for _ in range(STEPS):
-        likely = _likely(x, centres, labels)
+        likely = _likely(x @ centres.T, labels)
         centres = _unit(NAME_WEIGHT * names + likely.T @ x * (len(names) / len(x)))
-    return mean, centres
+    return _likely(x @ centres.T, labels)
 
 
-def _likely(x: FloatArray, centres: FloatArray, labels: NDArray[np.int64] | None) -> FloatArray:
-    likely: FloatArray = softmax(SHARPNESS * x @ centres.T, axis=1)
+def _likely(cosines: FloatArray, labels: NDArray[np.int64] | None) -> FloatArray:
+    return _with_labels(softmax(SHARPNESS * cosines, axis=1), labels)
+
+
+def _with_labels(likely: FloatArray, labels: NDArray[np.int64] | None) -> FloatArray:
+    """Return probabilities of classes (n, K), 1 where a label is known."""
     if labels is not None:
         mask = labels >= 0
-        likely[mask] = np.eye(len(centres))[labels[mask]]
+        likely[mask] = np.eye(likely.shape[1])[labels[mask]]
     return likely
 
 
@@ -104,8 +95,4 @@ def pseudo_labels(maps: Maps, embeddings: NDArray[Any], labels: NDArray[np.int64
         embeddings: Embeddings (n, m) of public texts.
         labels: Public labels (n,), -1 where there is none. A public label has probability 1.
     """
-    likely: NDArray[np.float64] = softmax(maps.logits(maps.project(embeddings)), axis=1)
-    if labels is not None:
-        mask = labels >= 0
-        likely[mask] = np.eye(maps.classes)[labels[mask]]
-    return likely
+    return _with_labels(softmax(maps.logits(maps.project(embeddings)), axis=1), labels)

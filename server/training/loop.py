@@ -1,9 +1,11 @@
-"""Loop of all trainings of models: epochs of batches, and one step down a loss."""
+"""Loop of all trainings of encoders and language models: batches, and one step down a loss for each."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +16,8 @@ from server.text_batches import epoch, warmed
 
 log = logging.getLogger(__name__)
 
-
-def stepper(
-    optimizer: torch.optim.Optimizer, steps: int, *, warm_up: float = 0.1, schedule: str = "linear"
-) -> Callable[[torch.Tensor], float]:
-    """Return a function that takes one step down a loss and returns the loss.
-
-    Gradients are clipped to norm 1. The rates are those of `text_batches.warmed`, which raises ValueError.
-
-    Args:
-        optimizer: Optimizer, whose parameters are trained.
-        steps: Number of steps.
-        warm_up: Share of the steps with rising rates.
-        schedule: As in `text_batches.warmed`.
-    """
-    rates = warmed(optimizer, steps, warm_up=warm_up, schedule=schedule)
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-    def step(loss: torch.Tensor) -> float:
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        rates.step()
-        return float(loss.detach())
-
-    return step
+#: Batches between two lines of progress, and batches before the first estimate of the remaining time.
+REPORT, FIRST = 50, 5
 
 
 def train(
@@ -48,14 +26,15 @@ def train(
     loss: Callable[[np.ndarray], torch.Tensor],
     lengths: Sequence[int],
     *,
-    epochs: int,
+    epochs: int = 1,
+    steps: int | None = None,
     batch_size: int,
     rng: np.random.Generator,
     name: str,
     after_epoch: Callable[[int], None] = lambda done: None,
     **rates: Any,
-) -> float:
-    """Minimize a loss over epochs of batches, in place, and return the mean loss of the last epoch.
+) -> None:
+    """Minimize a loss over batches, in place. Gradients are clipped to norm 1.
 
     Args:
         model: Model to train; it ends in evaluation mode.
@@ -63,20 +42,41 @@ def train(
         loss: Function of the row indices of a batch.
         lengths: Length of each row.
         epochs: Number of epochs.
+        steps: Number of batches, over as many epochs as they take; None for that of `epochs`.
         batch_size: Rows of a batch.
         rng: Generator of the order of rows.
         name: Name of the training in lines of progress.
         after_epoch: Function that receives the number of epochs done.
-        **rates: Arguments of `stepper`.
+        **rates: Arguments of `text_batches.warmed`, which raises ValueError.
     """
-    step, mean = stepper(optimizer, epochs * -(-len(lengths) // batch_size), **rates), 0.0
-    for done in range(1, epochs + 1):
-        model.train()
-        mean = sum(step(loss(at)) * len(at) for at in epoch(lengths, batch_size, rng)) / len(lengths)
-        log.info(f"{name}, epoch {done} of {epochs}: loss {mean:.3f}")
-        model.eval()
-        after_epoch(done)
-    return mean
+    of_epoch = -(-len(lengths) // batch_size)
+    total = epochs * of_epoch if steps is None else steps
+    schedule = warmed(optimizer, total, **rates)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    start, losses = time.monotonic(), list[float]()
+    batches = chain.from_iterable(epoch(lengths, batch_size, rng) for _ in count())
+    model.train()
+    for done, at in enumerate(islice(batches, total), 1):
+        value = loss(at)
+        optimizer.zero_grad()
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        schedule.step()
+        losses.append(float(value.detach()))
+        if done in (FIRST, total) or len(losses) == REPORT:
+            left = _duration((time.monotonic() - start) / done * (total - done))
+            log.info(f"{name}, batch {done} of {total}: loss {sum(losses) / len(losses):.3f}, {left} left")
+            losses = []
+        if done % of_epoch == 0:
+            model.eval()
+            after_epoch(done // of_epoch)
+            model.train()
+    model.eval()
+
+
+def _duration(seconds: float) -> str:
+    return f"about {seconds / 60:.0f} min" if seconds >= 90 else f"about {seconds:.0f} s"
 
 
 def save(model: Any, tokenizer: Any, folder: str | Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ from server.accelerator import beside, lent
 from server.generation import PARAPHRASE, inputs_of, known, layout, read_generator
 from server.text_batches import seeded
 from server.training.loop import save, train
-
-log = logging.getLogger(__name__)
 
 
 def finetune_paraphraser(
@@ -66,7 +63,7 @@ def finetune_paraphraser(
     if not rows:
         raise ValueError("paraphraser: no pair has a paraphrase; give public texts and their paraphrases")
     with lent(model), seeded(seed):
-        mean = train(
+        train(
             model,
             torch.optim.AdamW(model.parameters(), lr=lr, fused=True),
             lambda at: _loss(model, about, [rows[i] for i in at]),
@@ -78,7 +75,6 @@ def finetune_paraphraser(
         )
     if not all(bool(torch.isfinite(weights).all()) for weights in model.parameters()):
         raise ValueError(f"paraphraser: training ended in weights that are no numbers; take a smaller lr than {lr:g}")
-    log.info(f"{len(rows):,} pairs, {epochs} epochs: loss {mean:.3f} a token in the last")
     return save(model, tokenizer, folder)
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Sequence
-from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +11,9 @@ import torch
 
 from server.accelerator import lent
 from server.masked_lm import ALIGNED, inputs_of, layout, logits_at, read
-from server.text_batches import epoch, pieces_of, seeded
+from server.text_batches import pieces_of, seeded
 from server.training.finetune import HEAD_LR
-from server.training.loop import save, stepper
-
-log = logging.getLogger(__name__)
+from server.training.loop import save, train
 
 #: Share of words to predict, and shares of what replaces them in the input (Devlin et al. 2019).
 MASKED = 0.15
@@ -27,8 +22,6 @@ AS_MASK, AS_OTHER = 0.8, 0.1
 LR, BARE_LR = 5e-5, 2e-4
 #: Share of batches with the whole text in front, if `paired`.
 PAIRED = 0.7
-#: Batches between two lines of progress, and batches before the first estimate of the remaining time.
-REPORT, FIRST = 50, 5
 
 Sanitizer = Callable[[Sequence[str]], Sequence[str]]
 Word = tuple[int, ...]
@@ -89,30 +82,26 @@ def pretrain(
         if not complete and model.config.model_type == "bert":
             setattr(model.config, ALIGNED, True)
         about = layout(model, tokenizer)
-        rows = _aligned(tokenizer, about, texts, sanitizer, max_length)
+        rows = aligned(tokenizer, about, texts, sanitizer, max_length)
+        rng = np.random.default_rng([seed, 0])
+
+        def loss(at: np.ndarray) -> torch.Tensor:
+            paired = bool(rng.random() < PAIRED)  # whole batches: neither kind waits for the other's length
+            logits, targets = predictions(model, about, [rows[i] for i in at], rng, paired=paired)
+            return torch.nn.functional.cross_entropy(logits, targets)
+
         with lent(model):
-            step = stepper(_optimizer(model, lr if lr is not None else LR if complete else BARE_LR), steps)
-            rng = np.random.default_rng([seed, 0])
-            lengths = [len(row) for row in rows]
-            model.train()
-            losses: list[float] = []
-            start = time.monotonic()
-            batches = chain.from_iterable(epoch(lengths, batch_size, rng) for _ in count())
-            for done, at in enumerate(islice(batches, steps), 1):
-                double = bool(rng.random() < PAIRED)  # whole batches: neither kind waits for the other's length
-                logits, targets = _predictions(model, about, [rows[j] for j in at], rng, double, _training_kinds)
-                losses.append(step(torch.nn.functional.cross_entropy(logits, targets)))
-                if done in (FIRST, steps) or len(losses) == REPORT:
-                    duration = _duration((time.monotonic() - start) / done * (steps - done))
-                    log.info(
-                        f"pretraining, batch {done} of {steps}: loss {sum(losses) / len(losses):.3f}, {duration} left"
-                    )
-                    losses = []
+            train(
+                model,
+                _optimizer(model, lr if lr is not None else LR if complete else BARE_LR),
+                loss,
+                [len(row) for row in rows],
+                steps=steps,
+                batch_size=batch_size,
+                rng=rng,
+                name="pretraining",
+            )
     return save(model, tokenizer, folder)
-
-
-def _duration(seconds: float) -> str:
-    return f"about {seconds / 60:.0f} min" if seconds >= 90 else f"about {seconds:.0f} s"
 
 
 def _optimizer(model: Any, lr: float) -> torch.optim.Optimizer:
@@ -124,35 +113,7 @@ def _optimizer(model: Any, lr: float) -> torch.optim.Optimizer:
     return torch.optim.AdamW([{"params": body, "lr": lr}, {"params": head, "lr": HEAD_LR}], fused=True)
 
 
-def masked_accuracy(
-    checkpoint: str | Path, texts: Sequence[str], *, paired: bool, seed: int, max_length: int = 96
-) -> tuple[float, float]:
-    """Return the accuracy of the likeliest piece at a mask, and that of the best constant answer.
-
-    15 % of the words of each text are masked, always with the mask.
-
-    Args:
-        checkpoint: Masked language model.
-        texts: Words with spaces between.
-        paired: Whether the whole text stands in front.
-        seed: Seed that picks the words.
-        max_length: Pieces of an input, at most.
-    """
-    model, tokenizer, _ = read(checkpoint)
-    about = layout(model, tokenizer)
-    rows = _aligned(tokenizer, about, texts, None, max_length)
-    rng = np.random.default_rng([seed, 1])
-    right, answers = 0, []
-    with lent(model), torch.no_grad():
-        for start in range(0, len(rows), 32):
-            logits, targets = _predictions(model, about, rows[start : start + 32], rng, paired, np.zeros_like)
-            right += int((logits.argmax(dim=1) == targets).sum())
-            answers.append(targets.cpu().numpy())
-    every = np.concatenate(answers)
-    return right / len(every), float(np.bincount(every).max() / len(every))
-
-
-def _aligned(
+def aligned(
     tokenizer: Any, about: dict[str, Any], texts: Sequence[str], sanitizer: Sanitizer | None, max_length: int
 ) -> list[list[tuple[Word, Word]]]:
     """Return (original pieces, sanitized pieces) of each word, cut so that two such texts fit."""
@@ -179,27 +140,26 @@ def _aligned(
     return rows
 
 
-def _training_kinds(uniforms: np.ndarray) -> np.ndarray:
-    """Return 0 for a mask, 1 for another piece, 2 for the sanitizer's word."""
-    return np.searchsorted([AS_MASK, AS_MASK + AS_OTHER], uniforms, side="right")
-
-
-def _predictions(
+def predictions(
     model: Any,
     about: dict[str, Any],
     rows: list[list[tuple[Word, Word]]],
     rng: np.random.Generator,
+    *,
     paired: bool,
-    kinds: Callable[[np.ndarray], np.ndarray],
+    shares: tuple[float, float] = (AS_MASK, AS_OTHER),
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return logits (p, pieces) at the pieces of chosen words, and the original pieces (p,), on the model's device."""
+    """Return logits (p, pieces) at the pieces of chosen words, and the original pieces (p,), on the model's device.
+
+    shares: of chosen words that are masked, and that are replaced by chance.
+    """
     pairs: list[tuple[Sequence[int] | None, Sequence[int]]] = []
     places: list[tuple[int, int]] = []
     targets: list[int] = []
     for i, row in enumerate(rows):
         chosen = rng.random(len(row)) < MASKED
         chosen[rng.integers(len(row))] |= not chosen.any()
-        kind = kinds(rng.random(len(row)))
+        kind = np.searchsorted(np.cumsum(shares), rng.random(len(row)), side="right")
         shown: list[int] = []
         for (original, sanitized), hidden, what in zip(row, chosen, kind, strict=True):
             if hidden:

@@ -66,6 +66,8 @@ SHARE_ERROR = 0.15
 #: Share of public texts on which class names must decide alike with and without the other features, so that users'
 #: vectors have enough of them.
 COVERED = 0.8
+#: Estimate of C = E[code ⊗ (f - f̄)] along directions (c, d), and the variance (d,) of the noise in its rows.
+Estimate = tuple[FloatArray, FloatArray]
 #: Largest probability that two classes are reported as swapped whose names are not.
 FALSE_ALARM = 1e-3
 
@@ -186,30 +188,22 @@ def records_of(vectors: FloatArray, codes: NDArray[np.float32]) -> tuple[FloatAr
     return features, labels
 
 
-def of_labels(features: NDArray[Any], labels: NDArray[Any], codes: NDArray[np.float32]) -> Evidence:
+def of_labels(
+    features: NDArray[Any], labels: NDArray[Any], codes: NDArray[np.float32], *, by_names: bool = False
+) -> Evidence:
     """Return the evidence in labelled text.
 
     Args:
         features: Features (n, d), n >= 1.
         labels: Labels (n,) of 0..K-1, or probabilities of classes (n, K).
         codes: Codes of labels.
+        by_names: Whether the probabilities are of class names (`server.training.class_names.name_probabilities`).
     """
     labels = np.asarray(labels)
     exact = codes.astype(np.float64)
     coded = exact[labels] if labels.ndim == 1 else labels @ exact
     f = np.asarray(features, np.float64)
-    return Evidence(coded.T @ f / len(f), coded.mean(axis=0), 0.0, 0.0, len(f))
-
-
-def of_names(features: NDArray[Any], likely: NDArray[Any], codes: NDArray[np.float32]) -> Evidence:
-    """Return the evidence in what class names say of public text.
-
-    Args:
-        features: Features (n, d).
-        likely: Probabilities of classes (n, K), from `server.training.class_names.name_probabilities`.
-        codes: Codes of labels.
-    """
-    return replace(of_labels(features, likely, codes), by_names=True)
+    return Evidence(coded.T @ f / len(f), coded.mean(axis=0), 0.0, 0.0, len(f), by_names=by_names)
 
 
 def head_with_names(
@@ -228,7 +222,7 @@ def head_with_names(
     """
     if wide.shape[1] > users.cross.shape[1]:
         users = _widened(users, wide)
-    return linear_head(wide, codes, users=users, labels=of_names(wide, likely, codes))
+    return linear_head(wide, codes, users=users, labels=of_labels(wide, likely, codes, by_names=True))
 
 
 def _widened(users: Evidence, wide: NDArray[Any]) -> Evidence:
@@ -270,26 +264,20 @@ def linear_head(
     if users is not None and np.ndim(users.noise):  # noise of each feature, whose directions do not turn
         spread, along = np.maximum(f.var(axis=0), 1e-12), np.eye(d)
     shift = _shift(users, mean, values)
-    label_variance = None if labels is None else labels.variance(spread)
-    user_variance = None  # the noise of their constant moves along with them
-    if users is not None:
-        user_variance = users.variance(spread) + users.constant_noise * (shift @ along) ** 2
-    user_cross, label_cross = (
-        None if e is None else (e.cross - np.outer(e.constant, centre)) @ along
-        for e, centre in ((users, mean + shift), (labels, mean))
-    )
-    if (
-        user_cross is not None
-        and user_variance is not None
-        and label_cross is not None
-        and labels is not None
-        and labels.by_names
-    ):
-        cross = _with_names(
-            user_cross, _posterior(None, label_cross, None, label_variance, spread), user_variance, spread
-        )
+
+    def estimate(evidence: Evidence | None, centre: FloatArray, more: FloatArray | float = 0.0) -> Estimate | None:
+        if evidence is None:
+            return None
+        cross = (evidence.cross - np.outer(evidence.constant, centre)) @ along
+        return cross, evidence.variance(spread) + more
+
+    # the noise of users' constant moves along with them
+    moved = 0.0 if users is None else users.constant_noise * (shift @ along) ** 2
+    of_users, of_public = estimate(users, mean + shift, moved), estimate(labels, mean)
+    if of_users is not None and labels is not None and labels.by_names:
+        cross = _with_names(of_users, _posterior(None, of_public, spread), spread)
     else:
-        cross = _posterior(user_cross, label_cross, user_variance, label_variance, spread)
+        cross = _posterior(of_users, of_public, spread)
     if along is not vectors:
         cross = cross @ vectors
     share = _shares(exact, users, labels)
@@ -317,13 +305,7 @@ def _shift(users: Evidence | None, mean: FloatArray, values: FloatArray) -> Floa
     return shift
 
 
-def _posterior(
-    users: FloatArray | None,
-    labels: FloatArray | None,
-    user_variance: FloatArray | None,
-    label_variance: FloatArray | None,
-    values: FloatArray,
-) -> FloatArray:
+def _posterior(users: Estimate | None, labels: Estimate | None, values: FloatArray) -> FloatArray:
     """Return the posterior mean (c, d) of C = E[code ⊗ (f - f̄)] along directions of these variances λ (d,).
 
     C ~ N(0, τ²·λ^DECAY). Users' estimate of C has their noise; that of labelled text is of C + N(0, ω²·λ^DECAY). τ² and
@@ -331,38 +313,37 @@ def _posterior(
     `_DIFFERS` in twice its logarithm. Features explain at most all of a code's variance, Σ C²/λ <= 1/c, which bounds
     both.
     """
-    profile = values**DECAY / (values**DECAY).sum()
-    c = len(users if labels is None else labels)  # type: ignore[arg-type]
+    (seen, variance), *others = (estimate for estimate in (users, labels) if estimate is not None)
+    c, profile = len(seen), values**DECAY / (values**DECAY).sum()
     level = _LEVELS / (c * (profile / values).sum())
-    if users is None or labels is None:
-        seen, variance = (users, user_variance) if labels is None else (labels, label_variance)
-        assert seen is not None and variance is not None
+    if not others:
         squares = (seen**2).sum(axis=0)
         total = level[:, None] * profile + variance
         prior = level[np.argmin((c * np.log(total) + squares / total).sum(axis=1))] * profile
         return seen * (prior / (prior + variance))
-    assert user_variance is not None and label_variance is not None
-    uu, up, pp = ((a * b).sum(axis=0) for a, b in ((users, users), (users, labels), (labels, labels)))
+    ((known, known_variance),) = others
+    uu, up, pp = ((a * b).sum(axis=0) for a, b in ((seen, seen), (seen, known), (known, known)))
     tau, omega = level[:, None, None] * profile, np.append(0.0, level)[:, None] * profile
-    a, b = tau + user_variance, tau + label_variance + omega
+    a, b = tau + variance, tau + known_variance + omega
     determinant = a * b - tau**2
     misfit = (b * uu + a * pp - 2 * tau * up) / determinant
     cost = (c * np.log(determinant) + misfit).sum(axis=2)  # minus twice the log-likelihood, (τ², ω²)
     cost[:, 1:] += _DIFFERS
     at = np.unravel_index(int(np.argmin(cost)), cost.shape)
-    prior, drift = level[at[0]] * profile, label_variance + omega[at[1]]
-    posterior: FloatArray = (users / user_variance + labels / drift) / (1 / prior + 1 / user_variance + 1 / drift)
+    prior, drift = level[at[0]] * profile, known_variance + omega[at[1]]
+    posterior: FloatArray = (seen / variance + known / drift) / (1 / prior + 1 / variance + 1 / drift)
     return posterior
 
 
-def _with_names(users: FloatArray, names: FloatArray, variance: FloatArray, values: FloatArray) -> FloatArray:
-    """Return the posterior mean (c, d) of C = E[code ⊗ (f - f̄)] from users' estimate and that of class names.
+def _with_names(of_users: Estimate, names: FloatArray, values: FloatArray) -> FloatArray:
+    """Return the posterior mean (c, d) of C = E[code ⊗ (f - f̄)] from users' estimate and that of class names (c, d).
 
     Either C ~ N(s·names, δ²·λ^ERROR_DECAY), with an unknown scale s and an unknown error δ² of the names, or, if names
     say nothing, C ~ N(0, τ²·λ^DECAY). Users' estimate is C with noise of this variance (d,). The result is the mean
     over all s, δ², τ² of a grid, each weighed by its prior and its marginal likelihood: names count as far as users
     confirm them on the scale of their noise. Users under infinite noise leave the names as they are, up to a scale.
     """
+    users, variance = of_users
     c = len(users)
     uu, up, pp = ((a * b).sum(axis=0) for a, b in ((users, users), (users, names), (names, names)))
     profile = values**ERROR_DECAY / (values ** (ERROR_DECAY - 1)).sum()
@@ -379,8 +360,8 @@ def _with_names(users: FloatArray, names: FloatArray, variance: FloatArray, valu
     log_total = logsumexp([logsumexp(related), logsumexp(alone)])
     related, alone = np.exp(related - log_total), np.exp(alone - log_total)
     gain = delta / total
-    of_users = related.sum(axis=0) @ gain + alone @ (tau / (tau + variance))
-    posterior: FloatArray = of_users * users + ((_SCALES @ related) @ (1 - gain)) * names
+    weight = related.sum(axis=0) @ gain + alone @ (tau / (tau + variance))
+    posterior: FloatArray = weight * users + ((_SCALES @ related) @ (1 - gain)) * names
     return posterior
 
 
@@ -508,7 +489,7 @@ def covering_features(embeddings: NDArray[Any], likely: NDArray[Any], codes: NDA
 
     def decided(d: int) -> IntArray:
         features = project(embeddings, maps.mean, maps.m1[:, :d])
-        weight, bias = linear_head(features, codes, labels=of_names(features, likely, codes))
+        weight, bias = linear_head(features, codes, labels=of_labels(features, likely, codes, by_names=True))
         return (features @ weight + bias).argmax(axis=1)
 
     allowed = features_allowed(1, width=widest)
@@ -536,7 +517,7 @@ def expected_gain(
     c, d = codes.shape[1], f.shape[1]
     values, vectors = np.linalg.eigh(np.cov(f, rowvar=False))
     values = np.maximum(values, 1e-12)
-    names = of_names(f, likely, codes)
+    names = of_labels(f, likely, codes, by_names=True)
     cross = (names.cross - np.outer(names.constant, f.mean(axis=0))) @ vectors
     signal = float(((cross**2).sum(axis=0) / values).sum())
     error = ERROR * signal / c * values**ERROR_DECAY / (values ** (ERROR_DECAY - 1)).sum()
@@ -565,7 +546,7 @@ def swapped_names(
     f, exact = np.asarray(features, np.float64), codes.astype(np.float64)
     classes, mean, spread = len(exact), f.mean(axis=0), np.maximum(f.var(axis=0), 1e-12)
     centre = mean + _shift(users, mean, spread)
-    names = of_names(f, likely, codes)
+    names = of_labels(f, likely, codes, by_names=True)
     user_cross = exact @ (users.cross - np.outer(users.constant, centre))
     name_cross = exact @ (names.cross - np.outer(names.constant, mean))
     weighed = name_cross / (users.variance(spread) + users.constant_noise * centre**2)

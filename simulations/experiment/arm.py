@@ -20,8 +20,7 @@ from mechanisms.vocabulary import TAGS, Vocabulary
 from mechanisms.words.tables import Verbatim
 from mechanisms.words.text import KEPT, TextMechanism
 from server.protocols import PROTOCOLS
-from server.protocols.declaration import TrainingProtocol
-from server.protocols.references import PUBLIC_ONLY
+from server.protocols.declaration import PUBLIC_ONLY, TrainingProtocol
 from server.training.descent import DPSGD
 from simulations.errors import UserError
 from simulations.experiment import values

@@ -19,8 +19,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
+from server.protocols.declaration import CENTRALISED
 from server.protocols.protocol import Public
-from server.protocols.references import CENTRALISED
 from simulations.experiment import Arm, Experiment
 from simulations.experiment.guarantees import Promise
 from simulations.experiment.result import ArmResult

@@ -64,13 +64,13 @@ class FlowerUsers:
         dropped: Counter[str] = Counter()
         errors: Counter[str] = Counter()
         for answer in ask(self._grid, request, timeout=self._people.timeout):
-            if answer.error == _STORAGE:
+            if answer == _STORAGE:
                 raise OSError(errno.ENOSPC, "a node cannot write its ledger")
-            gone.append(answer.error in _GONE)
-            if answer.reply is None:
-                errors[describe_error(str(answer.error))] += 1
+            gone.append(answer in _GONE)
+            if isinstance(answer, str):
+                errors[describe_error(answer)] += 1
                 continue
-            valid, faults = validate(answer.reply, request, enrolled=self._enrolled[request.split])
+            valid, faults = validate(answer, request, enrolled=self._enrolled[request.split])
             dropped.update(faults)
             replies.append(valid)
         if gone and all(gone):

@@ -21,7 +21,7 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
-from server.protocols.references import CENTRALISED, PUBLIC_ONLY
+from server.protocols.declaration import CENTRALISED, PUBLIC_ONLY
 from simulations.artifacts.lengths import token_lengths
 from simulations.corpora import files, headers
 from simulations.corpora.classes import described

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from server.protocols.references import CENTRALISED, PUBLIC_ONLY
+from server.protocols.declaration import CENTRALISED, PUBLIC_ONLY
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.numbers import is_finite
 from simulations.run import trust

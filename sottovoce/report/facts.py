@@ -10,7 +10,7 @@ from typing import Any
 from mechanisms.accounting.ladder import shared
 from mechanisms.channels import CHANNELS, EMBEDDING, LABEL, TEXT, VECTOR
 from server.card import PAYERS, Price, price_of
-from server.protocols.references import CENTRALISED, PAPER, PUBLIC_ONLY
+from server.protocols.declaration import CENTRALISED, PAPER, PUBLIC_ONLY
 from simulations.experiment.result import ArmResult
 from simulations.output.numbers import is_finite
 from simulations.run import trust

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from server.card import PAYERS, Price
 from server.protocols import releases
-from server.protocols.references import CENTRALISED, PAPER
+from server.protocols.declaration import CENTRALISED, PAPER
 from simulations.analysis.attack_results import ALLOWED, BELOW, below
 from simulations.analysis.attack_results import figures as drawn_attacks
 from simulations.experiment.result import ArmResult

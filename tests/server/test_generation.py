@@ -245,14 +245,13 @@ def log_likelihood(folder: Path, pairs: list[tuple[str, str]]) -> float:
 
 
 @pytest.mark.parametrize("kind", ["causal", "t5"])
-def test_pairs_are_learned_token_by_token_and_the_end_with_them(kind: str, tmp_path: Path, lines: list[str]) -> None:
+def test_pairs_are_learned_token_by_token_and_the_end_with_them(kind: str, tmp_path: Path) -> None:
     """By the model as clients run it. Whoever ignores the text has log 1/2 at the word that tells the four apart, in a
     third of the tokens; wrong pairs have less."""
     source = tiny_generator(tmp_path / "model", kind)
     trained = finetune_paraphraser(
         source, [*PAIRS * 8, ("the film", "")], tmp_path / "trained", epochs=12, batch_size=4, lr=1e-2, seed=1
     )
-    assert lines[-1].startswith("32 pairs, 12 epochs: loss ")
     public = [text for pair in PAIRS for text in pair]
     for place, model in ((tmp_path / "made", trained), (tmp_path / "before", source)):
         export_generator(model, place, public_texts=public, seed=0, prompt=PARAPHRASE)

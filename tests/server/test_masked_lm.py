@@ -19,7 +19,7 @@ from mechanisms.words.tables import RandomSubstitution, Verbatim
 from mechanisms.words.text import TextMechanism
 from server.masked_lm import ALIGNED, export_masked_lm, inputs_of, layout
 from server.text_batches import pieces_of
-from server.training.pretrain import masked_accuracy, pretrain
+from server.training.pretrain import pretrain
 from simulations.artifacts.language_models import masked_lm_folder, sanitized
 from simulations.errors import UserError
 from tests.support.tiny_models import WORDS, reviews, tiny_bert, tiny_masked_lm
@@ -269,19 +269,17 @@ def noisy(texts):
 
 @pytest.mark.slow
 def test_pretraining_teaches_the_original_words_and_gives_a_head(tmp_path, lines):
-    """A bare encoder; in each text one word says which words there are, so that a mask can be guessed."""
+    """A bare encoder; in each text one word says which words there are, so that a client's mask can be guessed."""
     rng = np.random.default_rng(1)
     groups = (("good", "film", "very"), ("bad", "book", "not"), ("fine", "plot", "and"))
     public = [" ".join([groups[g][rng.integers(3)] for _ in range(8)]) for g in rng.integers(3, size=600)]
     bare = tiny_bert(tmp_path / "bare")
     folder = pretrain(bare, public, tmp_path / "plain", steps=76, lr=2e-3, seed=1, max_length=40)
-    for paired in (False, True):
-        right, constant = masked_accuracy(folder, public[:200], paired=paired, seed=2, max_length=40)
-        assert constant < 0.2 and right > 0.28  # 1/9 by chance, 1/3 is what the group gives
     assert [line.split(":")[0] for line in lines] == [f"pretraining, batch {n} of 76" for n in (5, 55, 76)]
     assert all(line.endswith(" left") and ", about " in line for line in lines)  # how long it takes, from the start
     export_masked_lm(folder, tmp_path / "out", public_texts=public, seed=1, max_length=40)
-    assert MaskedLM(tmp_path / "out").low < MaskedLM(tmp_path / "out").high
+    x = np.array([[V.word_id(word) for word in text.split()] for text in public])
+    assert (ask(MaskedLM(tmp_path / "out"), x, position=4).argmax(axis=1) == x[:, 4]).mean() > 0.22  # chance is 1/9
 
 
 @pytest.mark.slow

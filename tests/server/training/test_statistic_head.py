@@ -24,7 +24,6 @@ from server.training.statistic_head import (
     linear_head,
     mean_noise,
     of_labels,
-    of_names,
     of_users,
     shared_codes,
     simplex_codes,
@@ -326,7 +325,7 @@ def test_both_are_as_good_as_the_better(off, noise):
         few, many = frames(embeddings)
         likely, own = name_probabilities(names, embeddings), users(few[:400], labels[:400], noise, seed=seed)
         heads = {
-            "names": (many, linear_head(many, codes, labels=of_names(many, likely, codes))),
+            "names": (many, linear_head(many, codes, labels=of_labels(many, likely, codes, by_names=True))),
             "users": (few, linear_head(few, codes, users=own)),
             "both": (many, head_with_names(many, likely, codes, own)),
         }
@@ -341,7 +340,7 @@ def test_the_mean_over_models_is_that_of_the_integral(monkeypatch):
     rng = np.random.default_rng(3)
     values, names = np.array([0.4, 0.1]), np.array([[0.3, -0.1]])
     seen, variance = np.array([[0.1, 0.05]]), np.array([0.01, 0.02])
-    posterior = statistic_head._with_names(seen, names, variance, values)
+    posterior = statistic_head._with_names((seen, variance), names, values)
     draws = 400_000
     scales, errors = statistic_head._SCALES, statistic_head._ERRORS
     belief = np.exp(-0.5 * ((scales - 1) / 0.4) ** 2)[:, None]
