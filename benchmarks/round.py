@@ -103,7 +103,7 @@ def run(users: int, *, seed: int, folder: Path) -> dict[str, Any]:
     def job(grid: Any) -> None:
         nonlocal delivered, wire
         lap("start")
-        asking = FlowerUsers(grid, people, seed=seed, tests=0, nodes=folder / "nodes")
+        asking = FlowerUsers(grid, people, held, seed=seed, nodes=folder / "nodes")
         driver = Driver(asking, name="round")
         driver.ask(_request(seed, least, "test"))
         lap("warm-up")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -18,7 +19,10 @@ from server.protocols.protocol import Channels
 from server.training.public_maps import dim_of
 from server.training.robust_mean import BatchTest
 from simulations.experiment.arm import DEFAULT_DIM, ArmSetup
-from simulations.experiment.guarantees import Promise, Released, promise, released
+from simulations.experiment.guarantees import Promise, Released, promise, released, spent
+from simulations.experiment.ladder import of_run
+
+log = logging.getLogger(__name__)
 
 Rungs = Sequence[Mapping[str, Any]] | None
 
@@ -222,10 +226,19 @@ def _is_finite(value: Any) -> bool:
 
 
 def arm_result(
-    setup: ArmSetup, channels: Channels, model: Model | None, driver: Driver, *, seconds: float
+    setup: ArmSetup,
+    channels: Channels,
+    model: Model | None,
+    driver: Driver,
+    *,
+    seconds: float,
+    records: int | None,
+    test_records: int | None,
 ) -> ArmResult:
-    """Return the result of an arm before scoring: without accuracies and ladders."""
+    """Return the result of an arm before scoring. The numbers of records are those of `of_run`."""
     arm, what = setup.arm, released(setup, channels, model, driver)
+    log.info(f"{arm.name}: accounting: what one user's releases cost, rung by rung")
+    rungs = of_run(setup, spent(what, channels, driver), records=records, test_records=test_records)
     teaching, asking = driver.teaching, driver.asking
     spec = arm.statistic or arm.embedding or arm.text or arm.answer or {}
     return ArmResult(
@@ -249,6 +262,7 @@ def arm_result(
         batch_tests=getattr(model, "tests", ()),
         queried=bool(teaching.requests) or not channels.teaching,
         doubts=list(getattr(model, "doubts", ())),
+        **rungs,
     )
 
 

@@ -32,66 +32,57 @@ class Answers:
     device: Counts
 
 
-class Finished(NamedTuple):
+class Predicted(NamedTuple):
+    """Predictions of a model for n test sentences.
+
+    Attributes:
+        classes: Predicted classes (n,).
+        sentences: Test sentence of each, (n,), -1 for a record that was not requested.
+        scores: Scores (n, K); None of a deployed model, which has no measures beside accuracy.
+        users: Users who asked, (n,); None if each sentence is asked by its holder.
+    """
+
+    classes: IntArray
+    sentences: IntArray
+    scores: FloatArray | None = None
+    users: IntArray | None = None
+
+
+class Trained(NamedTuple):
     """Arm that has run.
 
     Attributes:
-        result: Line of the results.
+        result: Line of the results, before scoring.
         model: Model (`server.protocols.protocol.Model`); None if too little was delivered to train one.
-        answers: Predictions of the test texts.
+        sanitized: Predictions of sanitized texts; None without any.
+        on_device: Predictions of clean texts; None without a model.
     """
 
     result: ArmResult
     model: Any
-    answers: Answers
-
-
-class Predicted(NamedTuple):
-    """Predicted classes (n,) of test sentences (n,), -1 for a record that was not requested."""
-
-    classes: IntArray
-    sentences: IntArray
-
-
-class Scored(NamedTuple):
-    """Scores (n, K) of a model for test sentences (n,), -1 for a record that was not requested.
-
-    `users` are the users who asked, (n,); None if each sentence is asked by its holder.
-    """
-
-    scores: FloatArray
-    sentences: IntArray
-    users: IntArray | None = None
+    sanitized: Predicted | None
+    on_device: Predicted | None
 
 
 def requested(held: Held, origin: Origin) -> IntArray:
-    """Return the test sentence of each row of a shuffled batch, (n,); -1 for a record that was not requested.
-
-    A hostile client may have made such a record up.
-    """
-    people = held.test_holders
-    keys = zip(people.users.tolist(), people.records.tolist(), strict=True)
-    rows = dict(zip(keys, held.test_rows.tolist(), strict=True))
-    whose = zip(origin.users.tolist(), origin.records.tolist(), strict=True)
-    return np.array([rows.get(key, -1) for key in whose], dtype=np.int64)
+    """Return the test sentence of each row of a shuffled batch, (n,); -1 for a record that was not requested."""
+    rows = held.test_holders.rows_of(origin)
+    sentences: IntArray = np.where(rows >= 0, held.test_rows[rows], -1)
+    return sentences
 
 
-def evaluate(
-    result: ArmResult, data: Data, held: Held, *, seed: int, sanitized: Scored | None, on_device: Scored | None
-) -> tuple[ArmResult, Answers]:
-    """Return the result with accuracies and all measures of a model's scores, and the counts. None is no model."""
-    scores = {"sanitized": sanitized, "on_device": on_device}
-    predicted = {
-        split: None if scored is None else Predicted(scored.scores.argmax(axis=1), scored.sentences)
-        for split, scored in scores.items()
-    }
-    result, answers = with_accuracies(result, held, **predicted)
+def predicted(scores: FloatArray, sentences: IntArray, users: IntArray | None = None) -> Predicted:
+    """Return the predictions of a model with these scores, (n, K), for test sentences (n,)."""
+    return Predicted(scores.argmax(axis=1), sentences, scores, users)
+
+
+def evaluate(trained: Trained, data: Data, held: Held, *, seed: int) -> tuple[ArmResult, Answers]:
+    """Return an arm's result with accuracies and all measures of its model's scores, and the counts."""
+    splits = {"sanitized": trained.sanitized, "on_device": trained.on_device}
+    result, answers = with_accuracies(trained.result, held, **splits)
     names = measures_of(data, held)
     wanted = {"sanitized": [name for name in names if not MEASURES[name].on_device], "on_device": names}
-    measures = {
-        split: measured(wanted[split], None if scored is None else _guesses(data, seed, held, scored))
-        for split, scored in scores.items()
-    }
+    measures = {split: measured(wanted[split], _guesses(data, seed, held, splits[split])) for split in splits}
     return replace(result, measures=measures), answers
 
 
@@ -115,27 +106,29 @@ def _frequencies(held: Held, predicted: Predicted | None) -> list[int]:
 def _counts(held: Held, predicted: Predicted | None) -> Counts:
     """Count predictions by distinct test text, without those of records that were not requested."""
     none = np.zeros(0, np.int64)
-    classes, sentences = (none, none) if predicted is None else predicted
+    classes, sentences = (none, none) if predicted is None else predicted[:2]
     classes, sentences = classes[sentences >= 0], sentences[sentences >= 0]
     texts, right = held.test_texts[sentences], classes == held.test.labels[sentences]
     size = int(held.test_texts.max(initial=-1)) + 1
     return Counts(np.bincount(texts, minlength=size), np.bincount(texts[right], minlength=size))
 
 
-def _guesses(data: Data, seed: int, held: Held, scored: Scored) -> Guesses:
-    mask = scored.sentences >= 0
-    sentences = scored.sentences[mask]
+def _guesses(data: Data, seed: int, held: Held, predicted: Predicted | None) -> Guesses | None:
+    if predicted is None or predicted.scores is None:
+        return None
+    mask = predicted.sentences >= 0
+    sentences = predicted.sentences[mask]
     if held.owners is not None:
         users = held.owners[sentences]
-    elif scored.users is not None:
-        users = scored.users[mask]
+    elif predicted.users is not None:
+        users = predicted.users[mask]
     else:
         holder = np.full(len(held.test), -1)
         holder[held.test_rows[::-1]] = held.test_holders.users[::-1]  # the first of several
         users = holder[sentences]
     groups = held.groups(data.group)
     return Guesses(
-        scored.scores[mask],
+        predicted.scores[mask],
         held.test.labels[sentences],
         held.test_texts[sentences],
         users,

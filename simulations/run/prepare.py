@@ -23,6 +23,7 @@ from simulations.experiment import Experiment
 from simulations.experiment.preflight import check_requests
 from simulations.experiment.sections import Data, Population, Shuffle, TrainingConfig
 from simulations.run import population
+from simulations.shuffler.shuffle import Origin
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,13 @@ class Holders:
     def most(self) -> int:
         """Return the largest number of records of a user."""
         return int(self.records.max()) + 1
+
+    def rows_of(self, origin: Origin) -> NDArray[np.int64]:
+        """Return the row of each user and record, (n,); -1 if nobody holds it, as a hostile client may say."""
+        keys = zip(self.users.tolist(), self.records.tolist(), strict=True)
+        rows = {key: row for row, key in enumerate(keys)}
+        whose = zip(origin.users.tolist(), origin.records.tolist(), strict=True)
+        return np.array([rows.get(key, -1) for key in whose], dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)

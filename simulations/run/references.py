@@ -1,128 +1,213 @@
-"""Warnings about arms: references that are no upper line, and models that have learned nothing."""
+"""Arms whose server has every text and label: references, of which none is private.
+
+A `centralised` arm is a logistic regression on the encoder's whole output, without maps and without noise. If a private
+arm, or a reference with maps, is far below it, noise is not the only loss. An arm of the protocol `paper` is the
+published procedure, without a ledger: gradients through M1 and BERT depend on raw text. It reproduces published tables.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import fmean
+import logging
+import math
+import time
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from server.protocols.declaration import CENTRALISED, PUBLIC_ONLY
-from simulations.experiment.result import ArmResult, arms_of
-from simulations.output.numbers import is_finite
-from simulations.run import trust
-from simulations.run.comparison import gap, shown
-from simulations.run.table import standard_error
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
 
-Results = Mapping[str, Any]
+from mechanisms.identity import Identity
+from mechanisms.mechanism import Mechanism
+from mechanisms.streams import SimulationStreams
+from server.protocols.protocol import Public
+from server.protocols.declaration import CENTRALISED
+from server.training.public_maps import dim_of
+from simulations.artifacts.encoder import pooling_of
+from simulations.experiment import Arm, ArmSetup, Experiment, label_of
+from simulations.experiment.guarantees import Promise
+from simulations.experiment.ladder import Spent, of_run
+from simulations.experiment.result import ArmResult
+from simulations.progress import prefixed
+from simulations.run.evaluation import Trained, predicted
+from simulations.run.prepare import Held, Prepared
+
+# Only `paper` needs torch, and imports it.
+
+log = logging.getLogger(__name__)
+
+FloatArray = NDArray[np.float64]
+
+#: Candidate penalties, in mean squared lengths of centred rows; largest number of rows to try them on; share of these
+#: that is held out; and number of L-BFGS steps.
+PENALTIES, MOST_TRIED, HELD_OUT, STEPS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4), 20_000, 0.2, 300
+STATEMENT = "no protection: the server has every text and label"
 
 
-def remarks(runs: Sequence[Results]) -> list[str]:
-    """Return warnings about arms, a line each. `runs` have the same arms, one run for each seed.
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """Regression on embeddings less their mean (m,), for K classes."""
 
-    A reference without noise is named if private arms are better on the device by more than the error of the
-    difference, or if a centralised arm is. A model is named if it predicts one class for all texts, or is worse than
-    that would be. A batch is named if honest users alone would hardly have sent it. Class names are named that public
-    labels or users contradict.
+    mean: FloatArray
+    regression: LogisticRegression
+    classes: int
+
+    def scores(self, h: NDArray[np.floating]) -> FloatArray:
+        """Return the log-probabilities (n, K) of the rows h (n, m); -inf of a class without a training row."""
+        scores = np.full((len(h), self.classes), -np.inf)
+        scores[:, self.regression.classes_] = self.regression.predict_log_proba(h - self.mean)
+        return scores
+
+
+def logistic_regression(h: NDArray[np.floating], y: NDArray[np.int64], *, classes: int, seed: int) -> Linear:
+    """Return the model of least cross-entropy on rows h (n, m) with labels y (n,) of 0..K-1.
+
+    The penalty on squared weights is the one of PENALTIES that is best on a fifth of the rows, held out by `seed`. Then
+    the model is fitted to all rows. It is deterministic.
+
+    Raises:
+        ValueError: There are not two classes.
     """
-    arms = arms_of(runs[0])
-    groups = list(zip(*map(arms_of, runs), strict=True))
-    lines = [line for same in groups for line in _of_model(runs, same)]
-    batches = [line for run in runs for arm in arms_of(run) for line in _of_batches(arm)]
-    doubts = dict.fromkeys(f"{arm.name}: {doubt}." for run in runs for arm in arms_of(run) for doubt in arm.doubts)
-    return [*_of_references(runs, arms), *lines, *batches, *doubts]
+    h = np.asarray(h, np.float64)
+    mean = h.mean(axis=0)
+    scale = float(((h - mean) ** 2).sum() / len(h)) or 1.0
+    order = np.random.default_rng(seed).permutation(len(h))[:MOST_TRIED]
+    validation, kept = np.split(order, [max(1, round(HELD_OUT * len(order)))])
+
+    def fitted(rows: NDArray[np.int64], penalty: float) -> Linear:
+        # scikit-learn has one weight vector for two classes, whose square is four times that of each of two
+        weight = (2 if len(np.unique(y[rows])) == 2 else 1) / (penalty * scale * len(rows))
+        regression = LogisticRegression(C=weight, max_iter=STEPS, tol=1e-5)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return Linear(mean, regression.fit(h[rows] - mean, y[rows]), classes)
+
+    def loss(penalty: float) -> float:
+        return -float(fitted(kept, penalty).scores(h[validation])[np.arange(len(validation)), y[validation]].mean())
+
+    return fitted(np.arange(len(h)), min(PENALTIES, key=loss))
 
 
-def _of_batches(arm: ArmResult) -> list[str]:
-    return [f"{arm.name}, stage {test.stage}: {test.told}." for test in arm.batch_tests if test.alarm]
-
-
-def _of_references(runs: Sequence[Results], arms: Sequence[ArmResult]) -> list[str]:
-    private = [arm.name for arm in arms if not trust.unprotected(arm)]
-    centralised = [arm.name for arm in arms if arm.way == CENTRALISED.name]
-    lines = []
-    for arm in (arm for arm in arms if arm.reference and arm.budget.central_epsilon is None):  # without noise
-        name, other = arm.name, arm.way != CENTRALISED.name
-        if above := [item for item in private if _below(runs, name, item)]:
-            why = _MAPS if other else _HEAD
-            lines.append(f"{name}: lies below {', '.join(above)}, which are private: {why}.")
-        for best in centralised if other else ():
-            if (result := _below(runs, name, best)) is not None:
-                lines.append(
-                    f"{name}: lies below {best}, by {shown(result).removeprefix('+')}: that much is lost on the way to "
-                    "what users release, before any noise."
-                )
-    return lines
-
-
-_MAPS = (
-    "its maps or its head are the limit (too little public text?), so what it has over the others is not what noise "
-    "costs"
-)
-_HEAD = "its head is the limit, so it is no upper line for these data"
-
-
-def _below(runs: Sequence[Results], name: str, other: str) -> dict[str, float] | None:
-    """Return {"difference", "error"} of `other` over `name` if it exceeds its error; otherwise, or if unknown, None.
-
-    The error is the standard error over runs, and at least that by test text, since runs may share their test texts.
-    """
-    pairs = [gap(results, other, name, "on_device") for results in runs]
-    gaps = [pair for pair in pairs if pair]
-    if len(gaps) < len(pairs):
-        return None
-    values = [pair["difference"] for pair in gaps]
-    by_text = [pair["error"] for pair in gaps if is_finite(pair["error"])]
-    error = max(fmean(by_text) if by_text else 0.0, standard_error(values) or 0.0)
-    return {"difference": fmean(values), "error": error} if fmean(values) > error else None
-
-
-#: Share of test texts in one class at which a model counts as constant, and number of standard errors below chance at
-#: which it counts as worse, which happens to one in 44 random models.
-ONE_CLASS, _BELOW_CHANCE = 0.99, 2.0
-_WHERE = {"on_device": "on the device", "sanitized": "of sanitized texts"}
-
-
-def _of_model(runs: Sequence[Results], same: Sequence[ArmResult]) -> list[str]:
-    """Return lines on an arm's model, at most one for each split. `same` is the arm in each run."""
-    lines = []
-    for where, place in _WHERE.items():
-        line = _one_class(runs, same, where) or _below_chance(runs, same, where)
-        lines += [f"{same[0].name}: {place} {line}."] if line else []
-    return lines
-
-
-def _one_class(runs: Sequence[Results], same: Sequence[ArmResult], where: str) -> str:
-    """Return in how many runs a model predicts one class for (nearly) all texts; "" if in none."""
-    classes = []
-    for run, arm in zip(runs, same, strict=True):
-        counts = arm.guessed.get(where) or []
-        if counts and max(counts) >= ONE_CLASS * sum(counts):
-            most = counts.index(max(counts))
-            of = "every text" if counts[most] == sum(counts) else f"{counts[most]:,} of {sum(counts):,} texts"
-            classes.append(f'of {of} "{run["classes"][most]}"')
-    if not classes:
-        return ""
-    often = "" if len(runs) == 1 else f" with {len(classes)} of {len(runs)} seeds"
-    return f"its model says {' and '.join(dict.fromkeys(classes))}{often}: it tells no classes apart"
-
-
-def _below_chance(runs: Sequence[Results], same: Sequence[ArmResult], where: str) -> str:
-    """Return a line if a model is right less often than the most frequent class; otherwise "".
-
-    Labels that are numbers are left out, since a near prediction counts there.
-    """
-    scores = [score for arm in same if (score := arm.score(where)) is not None]
-    complete = len(scores) == len(same) and all(is_finite(run.get("chance")) for run in runs)
-    if not complete or runs[0].get("label_range"):
-        return ""
-    values = [score.accuracy for score in scores]
-    chance, accuracy = fmean(run["chance"] for run in runs), fmean(values)
-    by_text = [score.error for score in scores if score.error is not None]
-    error = max(fmean(by_text) if by_text else 0.0, standard_error(values) or 0.0)
-    if not by_text or accuracy >= chance - _BELOW_CHANCE * error:
-        return ""
-    by_names = not all(arm.queried for arm in same) or same[0].way == PUBLIC_ONLY.name
-    return (
-        f"its accuracy, {accuracy:.3f} ± {error:.3f}, lies below chance, {chance:.3f}, which always saying the "
-        f"commonest class gives{'; if it learned from class names, these may be swapped' if by_names else ''}"
+def centralised(experiment: Experiment, arm: Arm, prepared: Prepared) -> Trained:
+    """Train an arm on the users' and the public texts and labels, and predict clean test sentences."""
+    start = time.perf_counter()
+    public, held, _ = prepared
+    log.info(f"{arm.name}: training on every text as it is")
+    h, y = _rows(public, held)
+    with threadpool_limits(1, user_api="blas"):
+        model = logistic_regression(h, y, classes=len(public.classes), seed=experiment.seed)
+        scores = model.scores(np.asarray(held.test_embeddings))
+    result = ArmResult(
+        name=arm.name,
+        dim=h.shape[1],
+        users=held.holders.people,
+        delivered=held.holders.people,
+        seconds=time.perf_counter() - start,
+        reference=True,
+        way=CENTRALISED.name,
+        budget=Promise(math.inf, None, STATEMENT, math.inf, math.inf),
     )
+    return Trained(result, None, None, predicted(scores, np.arange(len(held.test))))
+
+
+def _rows(public: Public, held: Held) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
+    """Return embeddings and labels of all users' texts, and of the public texts with public labels."""
+    h, y = np.asarray(held.train_embeddings), held.train.labels
+    if public.labels is None:
+        return h, y
+    mask = public.labels >= 0
+    return np.concatenate([h, np.asarray(public.embeddings)[mask]]), np.concatenate([y, public.labels[mask]])
+
+
+@dataclass(frozen=True)
+class _Published:
+    """Pipeline (`server.model.Pipeline`) in the form from which a model's folder is written."""
+
+    pipeline: Any
+    encoder: None = None
+
+    def save(self, folder: Path) -> None:
+        self.pipeline.save_pretrained(folder, about={})
+
+
+def paper(experiment: Experiment, setup: ArmSetup, held: Held, mechanism: Mechanism) -> Trained:
+    """Train an arm by the published procedure, and predict sanitized and clean test sentences."""
+    from server.training.end_to_end import train_paper
+    from server.training.noise import sanitize_public
+
+    start = time.perf_counter()
+    arm, test, seed, repeats = setup.arm, held.test, experiment.seed, experiment.data.test_repeats
+    training, encoder = experiment.training, experiment.encoder
+    labels, label = _labels(arm, held, seed)
+    with prefixed(f"{arm.name}: "):
+        pipeline = train_paper(
+            encoder.model,
+            held.train.texts,
+            labels,
+            mechanism=mechanism,
+            dim=dim_of(mechanism),
+            classes=len(test.classes),
+            epochs=training.epochs,
+            batch_size=training.batch_size,
+            seed=seed,
+            pooling=pooling_of(encoder),
+            max_length=encoder.max_length,
+            acknowledged=training.acknowledge_not_private,
+            **training.descent,
+        )
+    maps = pipeline.maps()
+    z = maps.project(pipeline.embed(test.texts))
+    noisy = sanitize_public(mechanism, np.tile(z, (repeats, 1)), seed=seed, stage="paper-test")
+    rows = np.arange(len(test))
+    result = ArmResult(
+        name=arm.name,
+        mechanism=mechanism.name,
+        label_mechanism=(arm.label or {}).get("mechanism"),
+        epsilon=(arm.embedding or {}).get("epsilon"),
+        label_epsilon=(arm.label or {}).get("epsilon"),
+        dim=dim_of(mechanism),
+        users=setup.users,
+        delivered=len(held.train),
+        seconds=time.perf_counter() - start,
+        reference=arm.reference,
+        way="paper",
+        budget=_promise(mechanism, label, training.epochs),
+        parameters=arm.parameters,
+    )
+    log.info(f"{arm.name}: accounting: what one user's releases cost, rung by rung")
+    spent = Spent(embedding=mechanism, label=label, train=(len(held.train),), test=None)
+    rungs = of_run(setup, spent, records=held.holders.most, test_records=None)
+    return Trained(
+        replace(result, **rungs),
+        _Published(pipeline),
+        predicted(maps.logits(noisy), np.tile(rows, repeats)),
+        predicted(maps.logits(z), rows),
+    )
+
+
+def _promise(mechanism: Mechanism, label: Mechanism | None, epochs: int) -> Promise:
+    embedding = mechanism.guarantee
+    return Promise(
+        metric_epsilon=embedding.epsilon * epochs,
+        metric=embedding.metric,
+        statement=(
+            f"{epochs} epochs × {embedding.epsilon:g}·d_{embedding.metric} for the embeddings; "
+            "∞ for the gradients, which depend on raw text"
+        ),
+        worst_case_epsilon=math.inf,
+        label_epsilon=None if label is None else label.guarantee.worst_case(),
+    )
+
+
+def _labels(arm: Arm, held: Held, seed: int) -> tuple[NDArray[np.int64], Mechanism | None]:
+    """Return the training labels, drawn once, and their mechanism; None if the arm names none."""
+    labels, holders = held.train.labels, held.holders
+    mechanism: Any = label_of(arm, len(held.train.classes))
+    if isinstance(mechanism, Identity) and arm.label is None:
+        return labels, None
+    rng = SimulationStreams(seed).rows(holders.users, holders.records, stage="train", channel="label")
+    return mechanism.sample(labels, rng=rng), mechanism

@@ -27,7 +27,7 @@ from simulations.run import trust
 from simulations.run.comparison import added, conclusion
 from simulations.run.comparison import shown as difference
 from simulations.run.figures import REFERENCE_MARK, accuracy_said, frontier_figure, title
-from simulations.run.references import remarks
+from simulations.run.remarks import remarks
 from simulations.run.table import beside
 
 Results = dict[str, Any]

@@ -17,14 +17,14 @@ from simulations.artifacts.model_folder import save_model
 from simulations.artifacts.ways import embeddings_of, training_of
 from simulations.experiment import Arm, Experiment, slug, to_toml
 from simulations.run.arm import ArmRun
-from simulations.run.centralised import CentralisedArm
 from simulations.run.collect import FlowerUsers
 from simulations.run.comparison import differences
-from simulations.run.evaluation import Answers, read_answers, write_answers
+from simulations.run.evaluation import Answers, Trained, evaluate, read_answers, write_answers
 from simulations.run.journal import Journal, trained_on, versions
 from simulations.run.measures import chance, measures_of
 from simulations.run.partition import hand_out
 from simulations.run.prepare import Held, Prepared, prepare
+from simulations.run.references import centralised, paper
 from simulations.transport.engine import run_on_flower
 
 log = logging.getLogger(__name__)
@@ -77,46 +77,46 @@ def _run_arms(
     experiment: Experiment, arms: list[Arm], prepared: Prepared, out: Path, journal: Journal, engine: Engine
 ) -> dict[str, Line]:
     """Return the arms' lines, by name. Each is in the journal as soon as its model is saved."""
-    models, folder = out / "models", out / "nodes"
+    models, folder, held = out / "models", out / "nodes", prepared.held
+    private, seed = experiment.training.protocol.private, experiment.seed
+    setups = {arm.name: experiment.setup(arm) for arm in arms if not arm.centralised}
+    # Everything that may not fit the data is made before Flower starts.
+    if private:
+        nodes = _handed_out(experiment, prepared.public, held, folder, journal)
+        training = training_of(experiment.training, experiment.encoder, seed)
+        ready = {n: ArmRun(s, training, prepared, models=models, journal=journal) for n, s in setups.items()}
+    else:
+        mechanisms = {name: embeddings_of(setup, prepared.public)[0] for name, setup in setups.items()}
+
+    def train(arm: Arm, users: FlowerUsers | None) -> Trained:
+        if arm.centralised:
+            return centralised(experiment, arm, prepared)
+        if users is None:
+            return paper(experiment, setups[arm.name], held, mechanisms[arm.name])
+        return ready[arm.name].run(users)
 
     def job(users: FlowerUsers | None) -> dict[str, Line]:
         lines: dict[str, Line] = {}
-        for run in runs:
-            place = models / slug(run.arm.name)
+        for arm in arms:
+            place = models / slug(arm.name)
             shutil.rmtree(place, ignore_errors=True)  # remains of a run that was killed
-            result, model, answers = run.run(users)
-            if not run.arm.centralised:  # a centralised arm is a reference, and its model is not kept
+            trained = train(arm, users)
+            result, answers = evaluate(trained, experiment.data, held, seed=seed)
+            if not arm.centralised:  # a centralised arm is a reference, and its model is not kept
                 result = replace(result, model=str(place.relative_to(out)))
-                save_model(place, model, prepared.public, result)
-            write_answers(_answers(out, run.arm), prepared.held, answers)
-            lines[run.arm.name] = journal.finish(slug(run.arm.name), result.to_dict())
+                save_model(place, trained.model, prepared.public, result)
+            write_answers(_answers(out, arm), held, answers)
+            lines[arm.name] = journal.finish(slug(arm.name), result.to_dict())
         return lines
-
-    if not experiment.training.protocol.private:
-        from simulations.run.paper import PaperArm  # torch
-
-        mechanisms = [embeddings_of(setup, prepared.public)[0] for setup in map(experiment.setup, arms)]
-        runs: Any = [
-            PaperArm(experiment, experiment.setup(arm), prepared.held, mechanism)
-            for arm, mechanism in zip(arms, mechanisms, strict=True)
-        ]
-        return job(None)
-    nodes = _handed_out(experiment, prepared.public, prepared.held, folder, journal)
-    training = training_of(experiment.training, experiment.encoder, experiment.seed)
-    runs = [
-        CentralisedArm(experiment, arm, prepared)
-        if arm.centralised
-        else ArmRun(experiment.setup(arm), training, experiment.data, prepared, models=models, journal=journal)
-        for arm in arms
-    ]
 
     def on_flower(grid: Any) -> dict[str, Line]:
         # With several threads OpenBLAS may spin for minutes inside eigh while Ray runs. The matrices are small, and one
         # thread makes results independent of the number of cores.
-        tests = prepared.held.test_holders.people
         with threadpool_limits(1, user_api="blas"):
-            return job(FlowerUsers(grid, experiment.population, seed=experiment.seed, tests=tests, nodes=folder))
+            return job(FlowerUsers(grid, experiment.population, held, seed=seed, nodes=folder))
 
+    if not private:
+        return job(None)
     log.info(f"starting Flower on Ray with {nodes} nodes for {experiment.population.users:,} users")
     lines: dict[str, Line] = engine(on_flower, nodes=nodes, folder=folder)
     return lines

@@ -21,7 +21,7 @@ from simulations.output.numbers import is_finite
 from simulations.run import trust
 from simulations.run.comparison import gap
 from simulations.run.figures import pareto, priced_figure
-from simulations.run.references import remarks
+from simulations.run.remarks import remarks
 from simulations.run.table import NONE, accuracies, beside, mean_cell, moments, standard_error
 from simulations.run.table import means as means_of
 from simulations.run.table import tidy as tidy_of

@@ -30,8 +30,6 @@ from simulations.artifacts.model_folder import save_model
 from simulations.artifacts.ways import channels_of, protocol_of
 from simulations.errors import UserError
 from simulations.experiment import ArmSetup, slug
-from simulations.experiment.guarantees import released, spent
-from simulations.experiment.ladder import of_run
 from simulations.experiment.result import ArmResult, arm_result
 from simulations.output.atomic import staged
 from simulations.output.jsonable import json_ready
@@ -145,11 +143,15 @@ def train(
                 guesses = model.answer(driver.ask(question))
                 if guesses is not None:
                     answers = {"places": users.places[question.stage].tolist(), "guesses": guesses.tolist()}
-            result = arm_result(setup, channels, model, driver, seconds=time.perf_counter() - start)
-            log.info(f"{setup.arm.name}: accounting: what one user's releases cost, rung by rung")
-            costs = spent(released(setup, channels, model, driver), channels, driver)
-            rungs = of_run(setup, costs, records=setup.records, test_records=setup.test_records)
-            result = replace(result, **rungs)
+            result = arm_result(
+                setup,
+                channels,
+                model,
+                driver,
+                seconds=time.perf_counter() - start,
+                records=setup.records,
+                test_records=setup.test_records,
+            )
         save_model(place, model, public, result)
         result = replace(result, model=str(place.relative_to(part)))
         (part / ANSWERS).write_text(json.dumps(answers) + "\n", encoding="utf-8")

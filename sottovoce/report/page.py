@@ -24,7 +24,7 @@ from simulations.experiment.result import ArmResult
 from simulations.output.figures import inline
 from simulations.output.numbers import count, is_finite, share
 from simulations.run.figures import accuracy_said, frontier_figure
-from simulations.run.references import remarks
+from simulations.run.remarks import remarks
 from simulations.run.report import notes
 from simulations.run.table import beside
 from sottovoce.report import facts, glossary

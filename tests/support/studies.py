@@ -28,6 +28,7 @@ from simulations.corpora.parts import load_split
 from simulations.experiment import Experiment, from_table, slug, to_toml
 from simulations.run.arm import ArmRun
 from simulations.run.collect import FlowerUsers
+from simulations.run.evaluation import evaluate
 from simulations.run.partition import hand_out
 from simulations.run.prepare import Held, Holders, Prepared
 from tests.support.clients import context, message
@@ -209,7 +210,7 @@ def without_work(patch: pytest.MonkeyPatch, *, made: Callable[[Experiment], Prep
     """`run` encodes nothing, but has what `made` makes up, and neither accounts for anything nor reads its own code."""
     patch.setattr("simulations.run.run.prepare", lambda study, **_: made(study))
     patch.setattr("simulations.run.journal._code", lambda: "this code")
-    patch.setattr("simulations.run.arm.of_run", lambda *_, **__: {"ladder": None, "test_ladder": None})
+    patch.setattr("simulations.experiment.result.of_run", lambda *_, **__: {"ladder": None, "test_ladder": None})
 
 
 @dataclass(frozen=True)
@@ -230,13 +231,14 @@ def run_arms(
 ) -> dict[str, Ran]:
     """Every arm on the grid, one after another, by name. ready: of the study, where it is not `prepared`."""
     ready = ready or prepared(study)
-    users = FlowerUsers(grid, study.population, seed=study.seed, tests=len(ready.held.test_rows), nodes=nodes)
+    users = FlowerUsers(grid, study.population, ready.held, seed=study.seed, nodes=nodes)
     ran = {}
-    for run in [ArmRun(setup, trained(study), study.data, ready, models=models) for setup in study.setups]:
-        result, model, _ = run.run(users)
-        if model is not None and models != Path("unused"):
-            save_model(models / slug(run.arm.name), model, ready.public, result)
-        ran[run.arm.name] = Ran(result.to_dict(), model)
+    for arm, run in [(s.arm.name, ArmRun(s, trained(study), ready, models=models)) for s in study.setups]:
+        done = run.run(users)
+        result, _ = evaluate(done, study.data, ready.held, seed=study.seed)
+        if done.model is not None and models != Path("unused"):
+            save_model(models / slug(arm), done.model, ready.public, result)
+        ran[arm] = Ran(result.to_dict(), done.model)
     return ran
 
 

@@ -30,7 +30,6 @@ from tests.support.studies import (
     PRIOR,
     PURKAYASTHA,
     RANDOMIZED,
-    TEST,
     LocalGrid,
     experiment,
     folder,
@@ -85,7 +84,7 @@ def test_a_protocol_is_replayed_from_what_it_was_sent(label_stages: int, folder:
     study = experiment(ARM | {"label": PRIOR}, training={"label-stages": label_stages})
     ready = prepared(study)
     grid = LocalGrid(make_nodes(study, folder))
-    first = Listening(FlowerUsers(grid, study.population, seed=study.seed, tests=TEST, nodes=folder))
+    first = Listening(FlowerUsers(grid, study.population, ready.held, seed=study.seed, nodes=folder))
     model = Driver(first).train(steps_of(study, ready.public))
     again = Answered(first.batches)
     replayed = Driver(again).train(steps_of(study, ready.public))

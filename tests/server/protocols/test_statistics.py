@@ -40,7 +40,7 @@ from simulations.artifacts.ways import channels_of, protocol_of
 from simulations.errors import UserError
 from simulations.experiment.ladder import of_experiment
 from simulations.run.prepare import Prepared
-from simulations.run.references import remarks
+from simulations.run.remarks import remarks
 from tests.support.studies import (
     CLASSES,
     PUBLIC,
@@ -521,7 +521,7 @@ def test_groups_answer_under_encoders_that_earlier_groups_trained(
     encoder = CachedEncoder(first)
     public = replace(ready.public, encoder=encoder, embeddings=encoder.embed(ready.public.texts), checkpoint=teacher)
     ready, grid, models = ready._replace(public=public), LocalGrid(make_nodes(made, folder)), folder.parent / "models"
-    FlowerUsers(grid, made.population, seed=made.seed, tests=TEST, nodes=folder).publish(first, ("train",))
+    FlowerUsers(grid, made.population, ready.held, seed=made.seed, nodes=folder).publish(first, ("train",))
     done = run_arms(made, grid, ready=ready, models=models, nodes=folder)["a"]
     assert (done.line["delivered"], done.line["errors"]) == (USERS, {}) and done.line["accuracy"] is not None
     users = {stage: {row.user for row in ledger_rows(folder, "a") if row.stage == stage} for stage in TWO_STAGES}

@@ -11,12 +11,10 @@ import pytest
 
 from simulations.artifacts.ways import embeddings_of
 from simulations.errors import UserError
-from simulations.experiment import Experiment
 from simulations.experiment.ladder import of_experiment
 from simulations.run import trust
-from simulations.run.centralised import CentralisedArm, logistic_regression
-from simulations.run.evaluation import Finished
-from simulations.run.paper import PaperArm
+from simulations.run.evaluation import evaluate
+from simulations.run.references import centralised, logistic_regression, paper
 from sottovoce.report import facts
 from tests.support.studies import LAPLACE, PURKAYASTHA, RANDOMIZED, TEST, USERS, experiment, prepared
 from tests.support.texts import text_prepared, text_study
@@ -34,14 +32,12 @@ def test_the_penalty_is_chosen_on_held_out_rows() -> None:
     assert (scores.argmax(axis=1) == y).mean() > 0.95 and np.isneginf(scores[:, 2]).all()
 
 
-def ran(study: Experiment) -> Finished:
-    return CentralisedArm(study, study.arms[0], prepared(study)).run(None)
-
-
 def test_it_learns_from_users_and_releases_nothing() -> None:
     study = experiment(READS_ALL, data={"measures": ["macro-f1"]})
-    result, model, answers = ran(study)
-    assert result.accuracy_clean_test is not None and result.accuracy_clean_test > 0.9 and model is None
+    ready = prepared(study)
+    trained = centralised(study, study.arms[0], ready)
+    result, answers = evaluate(trained, study.data, ready.held, seed=study.seed)
+    assert result.accuracy_clean_test is not None and result.accuracy_clean_test > 0.9 and trained.model is None
     assert result.accuracy is None and not answers.sanitized.guesses.any() and result.bytes_per_user is None
     assert result.measures["on_device"]["macro-f1"]["value"] > 0.9
     assert trust.unprotected(result) and trust.local(result) is None and trust.central(result) == (None, "the server")
@@ -73,8 +69,9 @@ def test_the_published_procedure_is_scored_on_both_splits_and_not_private(tmp_pa
     study = text_study(tmp_path, arm, training=training, data={"test-repeats": 3})
     ready, (setup,) = text_prepared(study, tmp_path), study.setups
     public = replace(ready.public, embeddings=np.zeros((len(ready.public.texts), 32), np.float32))
-    result, model, answers = PaperArm(study, setup, ready.held, embeddings_of(setup, public)[0]).run(None)
-    assert trust.unprotected(result) and result.budget.worst_case_epsilon == math.inf and model is not None
+    trained = paper(study, setup, ready.held, embeddings_of(setup, public)[0])
+    result, answers = evaluate(trained, study.data, ready.held, seed=study.seed)
+    assert trust.unprotected(result) and result.budget.worst_case_epsilon == math.inf and trained.model is not None
     assert (result.budget.metric_epsilon, result.budget.label_epsilon) == (2 * 10.0, 3.0)
     assert answers.sanitized.guesses.sum() == 3 * TEST and answers.device.guesses.sum() == TEST
     assert result.delivered == USERS and None not in (result.accuracy, result.accuracy_clean_test)

@@ -75,7 +75,7 @@ def request_of(stage: str, part: tuple[int, int]) -> Request:
 def batches(part: Experiment, ready: Prepared, folder: Path) -> list[Any]:
     """Return what the server gets of two stages and of the first again, and what was charged."""
     grid, result = LocalGrid(placed(part, ready, folder)), []
-    users = FlowerUsers(grid, part.population, seed=part.seed, tests=len(ready.held.test_rows), nodes=folder)
+    users = FlowerUsers(grid, part.population, ready.held, seed=part.seed, nodes=folder)
     for stage, half in (("one", 0), ("two", 1), ("one", 0)):
         batch = users.collect(request_of(stage, (half, 2))).batch
         origin = users.origins[stage]

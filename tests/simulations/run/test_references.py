@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulations.run.references import remarks
+from simulations.run.remarks import remarks
 
 
 def results(*gaps: float, error: float = 0.01) -> list[dict[str, object]]:
