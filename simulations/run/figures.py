@@ -13,7 +13,7 @@ from simulations.experiment.result import ArmResult, Score, arms_of
 from simulations.output.figures import COLOURS, MARKERS, folded, new_figure
 from simulations.output.numbers import share
 from simulations.run import trust
-from simulations.run.table import accuracies, moments
+from simulations.run.table import accuracy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -141,9 +141,11 @@ def _draw(
     axes.set_xscale("log")
     points: dict[str, list[Point]] = {}
     for same in arms:
-        accuracy, paid = _accuracy(same), price(*same)
-        if accuracy is not None and paid is not None and _paid(same):
-            points.setdefault(_series(same[0]), []).append((paid, *accuracy, _error_by_text(same)))
+        result, paid = accuracy(same, "on_device"), price(*same)
+        if result is not None and paid is not None and _paid(same):
+            by_text = result.by_text or 0.0
+            error = by_text if result.error is None else result.error
+            points.setdefault(_series(same[0]), []).append((paid, result.value, error, by_text))
     for name, line in points.items():
         i = names.index(name)
         x, y, error, by_text = map(np.array, zip(*sorted(line), strict=True))
@@ -159,16 +161,16 @@ def _draw(
         axes.errorbar(x * aside, y, yerr=error, capsize=2, label=name, **style)
     dashes = iter(["--", ":", "-.", (0, (5, 1, 1, 1))] * len(arms))
     for same in arms:
-        if not _paid(same) and (accuracy := _accuracy(same)) is not None:
+        if not _paid(same) and (result := accuracy(same, "on_device")) is not None:
             style = {"color": "#333333", "linewidth": 1.0, "linestyle": next(dashes)}
-            axes.axhline(accuracy[0], label=trust.marked(*same), **style)
+            axes.axhline(result.value, label=trust.marked(*same), **style)
 
 
 def _draw_front(axes: Axes, arms: Sequence[Sequence[ArmResult]], price: Callable[..., float | None]) -> None:
     points = [
-        (paid, accuracy[0])
+        (paid, result.value)
         for same in arms
-        if not same[0].reference and (paid := price(*same)) is not None and (accuracy := _accuracy(same))
+        if not same[0].reference and (paid := price(*same)) is not None and (result := accuracy(same, "on_device"))
     ]
     if points:
         x, y = zip(*(points[i] for i in pareto(points)), strict=True)
@@ -192,20 +194,3 @@ def _trusts(arms: Sequence[Sequence[ArmResult]], name: str) -> str:
     lines = [trust.central(*same) for same in arms if _series(same[0]) == name]
     whom = dict.fromkeys(who for epsilon, who in lines if epsilon is not None)
     return f"central ε: trusting {' or '.join(whom)}" if whom else "no central ε"
-
-
-def _accuracy(same: Sequence[ArmResult]) -> tuple[float, float] | None:
-    """Return mean and standard error of one arm's accuracy on the device; None if a run has none.
-
-    The error is 0 if it is unknown.
-    """
-    score = same[0].score("on_device")
-    result = moments(accuracies(same, "on_device"), score and score.error)
-    return None if result is None else (result[0], result[1] or 0.0)
-
-
-def _error_by_text(same: Sequence[ArmResult]) -> float:
-    """Return the mean over runs of the error by test text; 0 if it is unknown."""
-    errors = [score.error for arm in same if (score := arm.score("on_device")) is not None]
-    values = [error for error in errors if error is not None]
-    return sum(values) / len(values) if values and len(values) == len(same) else 0.0

@@ -11,7 +11,7 @@ from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.numbers import is_finite
 from simulations.run import trust
 from simulations.run.comparison import gap, shown
-from simulations.run.table import standard_error
+from simulations.run.table import accuracy, mean
 
 Results = Mapping[str, Any]
 
@@ -62,18 +62,12 @@ _HEAD = "its head is the limit, so it is no upper line for these data"
 
 
 def _below(runs: Sequence[Results], name: str, other: str) -> dict[str, float] | None:
-    """Return {"difference", "error"} of `other` over `name` if it exceeds its error; otherwise, or if unknown, None.
-
-    The error is the standard error over runs, and at least that by test text, since runs may share their test texts.
-    """
-    pairs = [gap(results, other, name, "on_device") for results in runs]
-    gaps = [pair for pair in pairs if pair]
-    if len(gaps) < len(pairs):
+    """Return {"difference", "error"} of `other` over `name` if it exceeds its error; otherwise, or if unknown, None."""
+    pairs = [gap(results, other, name, "on_device") or {} for results in runs]
+    result = mean((pair.get("difference"), pair.get("error")) for pair in pairs)
+    if result is None or result.value <= result.largest_error:
         return None
-    values = [pair["difference"] for pair in gaps]
-    by_text = [pair["error"] for pair in gaps if is_finite(pair["error"])]
-    error = max(fmean(by_text) if by_text else 0.0, standard_error(values) or 0.0)
-    return {"difference": fmean(values), "error": error} if fmean(values) > error else None
+    return {"difference": result.value, "error": result.largest_error}
 
 
 #: Share of test texts in one class at which a model counts as constant, and number of standard errors below chance at
@@ -111,18 +105,15 @@ def _below_chance(runs: Sequence[Results], same: Sequence[ArmResult], where: str
 
     Labels that are numbers are left out, since a near prediction counts there.
     """
-    scores = [score for arm in same if (score := arm.score(where)) is not None]
-    complete = len(scores) == len(same) and all(is_finite(run.get("chance")) for run in runs)
-    if not complete or runs[0].get("label_range"):
+    result = accuracy(same, where)
+    chances = [run.get("chance") for run in runs]
+    if result is None or result.by_text is None or runs[0].get("label_range") or not all(map(is_finite, chances)):
         return ""
-    values = [score.accuracy for score in scores]
-    chance, accuracy = fmean(run["chance"] for run in runs), fmean(values)
-    by_text = [score.error for score in scores if score.error is not None]
-    error = max(fmean(by_text) if by_text else 0.0, standard_error(values) or 0.0)
-    if not by_text or accuracy >= chance - _BELOW_CHANCE * error:
+    chance, error = fmean(chances), result.largest_error
+    if result.value >= chance - _BELOW_CHANCE * error:
         return ""
     by_names = not all(arm.queried for arm in same) or same[0].way == PUBLIC_ONLY.name
     return (
-        f"its accuracy, {accuracy:.3f} ± {error:.3f}, lies below chance, {chance:.3f}, which always saying the "
+        f"its accuracy, {result.value:.3f} ± {error:.3f}, lies below chance, {chance:.3f}, which always saying the "
         f"commonest class gives{'; if it learned from class names, these may be swapped' if by_names else ''}"
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mechanisms.guarantee import EXPOSURES
+from server.card import PAYERS
 from simulations.experiment.result import SHOWN, SPLITS, ArmResult, Estimate, arms_of
 from simulations.output.numbers import is_finite
 from simulations.run import trust
@@ -44,7 +45,7 @@ def estimates(arm: ArmResult) -> Iterator[Estimate]:
     """
     prices = {
         "local_epsilon": trust.local(arm),
-        "local_epsilon_test_user": trust.asking(arm),
+        "local_epsilon_test_user": trust.local(arm, whose=PAYERS["test_ladder"]),
         "central_epsilon": trust.central(arm)[0],
     }
     condition = f": same {' and '.join(public)}" if (public := trust.public(arm)) else ""
@@ -57,21 +58,17 @@ def estimates(arm: ArmResult) -> Iterator[Estimate]:
 def means(table: DataFrame) -> DataFrame:
     """Return a row for each arm, metric and split that all runs of a tidy table have.
 
-    Columns are arm, metric, split, n (runs), mean, error (standard error over runs, none for one run) and error_by_text
-    (mean of the runs' standard errors over test texts, none if a run has none).
+    Columns are arm, metric, split, n (runs), mean, error and error_by_text, as in `Mean`.
     """
-    groups = table.groupby(["arm", "metric", "split"], sort=False, dropna=False)
-    result = groups.agg(
-        n=("value", "size"),
-        mean=("value", fmean),
-        error=("value", _error_over_runs),
-        error_by_text=("standard_error", lambda errors: fmean(errors) if all(map(is_finite, errors)) else None),
-    )
-    return result[result["n"] == table["run"].nunique()].reset_index()
+    import pandas
 
-
-def _error_over_runs(values: Sequence[float]) -> float | None:
-    return standard_error(list(values)) if all(map(is_finite, values)) else None
+    runs, rows = table["run"].nunique(), []
+    for key, group in table.groupby(["arm", "metric", "split"], sort=False, dropna=False):
+        result = mean(zip(group["value"], group["standard_error"], strict=True))
+        if len(group) == runs and result is not None:
+            rows.append((*key, runs, *result))
+    table = pandas.DataFrame(rows, columns=["arm", "metric", "split", "n", "mean", "error", "error_by_text"])
+    return table.astype({"mean": float, "error": float, "error_by_text": float})
 
 
 def records(table: DataFrame) -> list[dict[Hashable, Any]]:
@@ -90,8 +87,8 @@ def beside(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, Rows]]:
     if not names:
         return []
     table = tidy({str(number): run for number, run in enumerate(runs)})
-    result, errors = means(table), "error_by_text" if len(runs) == 1 else "error"
-    rows = {(row["arm"], row["metric"], row["split"]): (row["mean"], row[errors]) for row in records(result)}
+    errors = "error_by_text" if len(runs) == 1 else "error"
+    rows = {(row["arm"], row["metric"], row["split"]): Mean(row["mean"], row[errors]) for row in records(means(table))}
     metrics = table["metric"].unique()
     groups = {name: [metric for metric in metrics if metric.startswith(f"{name}: ")] for name in names}
     measured = {(metric, split) for _, metric, split in rows}
@@ -100,7 +97,7 @@ def beside(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, Rows]]:
     for name in (name for name in names if groups[name]):
         for split in SPLITS:
             bounds: dict[str, float] = {}
-            for (_, metric, where), (value, error) in rows.items():
+            for (_, metric, where), (value, error, _) in rows.items():
                 if metric in groups[name] and where == split:
                     bounds[metric] = min(bounds.get(metric, math.inf), value + 2 * (error or 0.0))
             lowest = sorted(bounds, key=bounds.__getitem__)[:MOST_GROUPS]
@@ -113,41 +110,53 @@ def beside(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, Rows]]:
             title,
             [
                 ["arm", *(heading for *_, heading in columns)],
-                *([arm, *(mean_cell(rows.get((arm, *of))) for *of, _ in columns)] for arm in arms),
+                *([arm, *(str(rows.get((arm, *of), NONE)) for *of, _ in columns)] for arm in arms),
             ],
         )
         for title, columns in tables
     ]
 
 
-# --- means over runs: ± the standard error over runs
+# --- means over runs
 
 
-def standard_error(values: Sequence[float]) -> float | None:
-    """Return the standard error of the mean of independent finite values, (n,): deviation / √n; None for n = 1."""
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+class Mean(NamedTuple):
+    """Mean of a value over runs.
 
-
-def moments(values: Sequence[Any], error_of_one: Any = None) -> tuple[float, float | None] | None:
-    """Return the mean of runs' values (n,) and its standard error, which is `error_of_one` for one run.
-
-    An error that is not finite is None. The result is None if a run lacks the value, or has one that is not finite.
+    Args:
+        value: Mean.
+        error: Standard error over runs; None for one run.
+        by_text: Mean of the runs' standard errors over test texts; None if a run has none.
     """
-    if not all(map(is_finite, values)):
+
+    value: float
+    error: float | None
+    by_text: float | None = None
+
+    @property
+    def largest_error(self) -> float:
+        """Return the larger one of both errors, since runs may share their test texts; 0 if none is known."""
+        return max(self.error or 0.0, self.by_text or 0.0)
+
+    def __str__(self) -> str:
+        """Return the mean ± its error over runs if known, each with three digits."""
+        return f"{self.value:.3f}" + ("" if self.error is None else f" ± {self.error:.3f}")
+
+
+def mean(values: Iterable[tuple[Any, Any]]) -> Mean | None:
+    """Return the mean of independent runs' values, each with its standard error over test texts.
+
+    The error over runs is deviation / √n. None if there is no run, or one lacks the value or has one that is not
+    finite.
+    """
+    numbers, errors = map(list, zip(*values, strict=True))
+    if not all(map(is_finite, numbers)):
         return None
-    error = standard_error(values) if len(values) > 1 else error_of_one
-    return fmean(values), error if is_finite(error) else None
+    over_runs = stdev(numbers) / math.sqrt(len(numbers)) if len(numbers) > 1 else None
+    return Mean(fmean(numbers), over_runs, fmean(errors) if all(map(is_finite, errors)) else None)
 
 
-def mean_cell(result: tuple[float, float | None] | None) -> str:
-    """Return the mean of `moments` ± its error if known, each with three digits; NONE without a mean."""
-    if result is None:
-        return NONE
-    mean, error = result
-    return f"{mean:.3f}" + ("" if error is None else f" ± {error:.3f}")
-
-
-def accuracies(arms: Iterable[ArmResult], split: str) -> list[float | None]:
-    """Return an arm's accuracy on a split in each run, or None."""
-    scores = [arm.score(split) for arm in arms]
-    return [None if score is None else score.accuracy for score in scores]
+def accuracy(arms: Iterable[ArmResult], split: str) -> Mean | None:
+    """Return the mean accuracy of an arm on a split over its runs; None if a run has none."""
+    scores = (arm.score(split) for arm in arms)
+    return mean((None, None) if score is None else (score.accuracy, score.error) for score in scores)

@@ -87,14 +87,20 @@ def mark(public: Sequence[str]) -> str:
     return f" {CONDITION_MARK}" if public else ""
 
 
-def local(*runs: ArmResult) -> float | None:
-    """Return the ε of a training user who trusts nobody, over all of their releases, records and labels.
+def local(*runs: ArmResult, whose: str = PAYERS["ladder"]) -> float | None:
+    """Return the ε of a user who trusts nobody, over all of their releases, records and labels.
 
     It is the worst case of the theorems, or at the ladder's δ if there is none (Gaussian noise). Of one arm in several
-    runs it is the largest. None if the user must trust somebody, releases nothing, or has an unknown number of records.
-    It holds between data that agree in `public`.
+    runs it is the largest. None if the user must trust somebody, releases nothing, or has an unknown number of records
+    or releases. It holds between data that agree in `public`.
+
+    Args:
+        runs: Results of one arm.
+        whose: The user, of PAYERS.
     """
-    return _largest(PAYERS["ladder"], runs)
+    prices = [None if arm.reference else _paid(arm, whose) for arm in runs]
+    epsilons = [price.epsilon for price in prices if price and price.epsilon is not None and is_finite(price.epsilon)]
+    return max(epsilons) if len(epsilons) == len(prices) else None
 
 
 def central(*runs: ArmResult) -> tuple[float | None, str]:
@@ -105,15 +111,6 @@ def central(*runs: ArmResult) -> tuple[float | None, str]:
     data that agree in `public`.
     """
     return max(map(_central, runs), key=lambda pair: math.inf if pair[0] is None else pair[0])
-
-
-def asking(*runs: ArmResult) -> float | None:
-    """Return the ε of a test user who trusts nobody, over all of their releases.
-
-    None if no test user is queried, for a reference, or if the number of releases is unknown. Of one arm in several
-    runs it is the largest. It holds between data that agree in `public`.
-    """
-    return _largest(PAYERS["test_ladder"], runs)
 
 
 def unprotected(*runs: ArmResult) -> bool:
@@ -160,13 +157,6 @@ def _paid(arm: ArmResult, whose: str) -> Price | None:
     if arm.ladders[whose] is None and whose == PAYERS["ladder"] and unprotected(arm):
         return Price(math.inf, whose=whose)
     return price_of(arm.ladders[whose], whose)
-
-
-def _largest(whose: str, runs: Sequence[ArmResult]) -> float | None:
-    """Return the largest ε of an arm's runs; None if one run has none that is finite, or is a reference."""
-    prices = [None if arm.reference else _paid(arm, whose) for arm in runs]
-    epsilons = [price.epsilon for price in prices if price and price.epsilon is not None and is_finite(price.epsilon)]
-    return max(epsilons) if len(epsilons) == len(prices) else None
 
 
 def _central(arm: ArmResult) -> tuple[float | None, str]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from simulations.errors import UserError
@@ -17,12 +16,11 @@ from simulations.output import latex
 from simulations.output.atomic import whole
 from simulations.output.figures import save
 from simulations.output.markdown import table as markdown
-from simulations.output.numbers import is_finite
 from simulations.run import trust
 from simulations.run.comparison import gap
 from simulations.run.figures import pareto, priced_figure
 from simulations.run.remarks import remarks
-from simulations.run.table import NONE, accuracies, beside, mean_cell, moments, standard_error
+from simulations.run.table import NONE, accuracy, beside, mean
 from simulations.run.table import means as means_of
 from simulations.run.table import tidy as tidy_of
 from simulations.sweep.definition import Study, SweepRun
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
 
 _FIGURES = ("accuracy.pdf", "accuracy.png")
 ABOUT = "study.json"
+#: Columns of the mean of a difference over seeds.
+_DIFFERENCE = ("difference", "error", "error_by_text")
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,23 +193,11 @@ def differences(points: Sequence[Point]) -> DataFrame:
     for point in points:
         for (less, *_), (arm, *_) in combinations(point.arms, 2):
             for kind in SPLITS:
-                pairs = [gap(results, arm.name, less.name, kind) for results in point.results]
-                gaps = [pair for pair in pairs if pair]
-                if len(gaps) == len(pairs):
-                    values = [pair["difference"] for pair in gaps]
-                    errors = [pair["error"] for pair in gaps if is_finite(pair["error"])]
-                    rows.append(
-                        {
-                            **point.point,
-                            "arm": arm.name,
-                            "less": less.name,
-                            "kind": kind,
-                            "n": len(values),
-                            "difference": fmean(values),
-                            "error": standard_error(values),
-                            "error_by_text": fmean(errors) if len(errors) == len(values) else None,
-                        }
-                    )
+                pairs = [gap(results, arm.name, less.name, kind) or {} for results in point.results]
+                result = mean((pair.get("difference"), pair.get("error")) for pair in pairs)
+                if result is not None:
+                    values = {"n": len(pairs), **dict(zip(_DIFFERENCE, result, strict=True))}
+                    rows.append({**point.point, "arm": arm.name, "less": less.name, "kind": kind, **values})
     return pandas.DataFrame(rows, dtype=object) if rows else pandas.DataFrame(columns=["arm"])
 
 
@@ -225,7 +213,7 @@ def overview(study: Finished) -> list[list[str]]:
     best = _front(study.points)
     for point, by_arm in zip(study.points, measured, strict=True):
         for same in point.arms:
-            shown = [mean_cell(moments(accuracies(same, split))) for split in SPLITS]
+            shown = [str(accuracy(same, split) or NONE) for split in SPLITS]
             mark = " †" if same[0].reference else " *" if (id(point), same[0].name) in best else ""
             at = [str(point.point.get(axis, "–")) for axis in axes]
             others = [by_arm.get(same[0].name, {}).get(name, NONE) for name in names]
@@ -244,10 +232,9 @@ def _front(points: Sequence[Point]) -> set[tuple[int, str]]:
     priced = []
     for point in points:
         for same in point.arms:
-            values, price = accuracies(same, "on_device"), trust.central(*same)[0]
-            scores = [value for value in values if value is not None and is_finite(value)]
-            if not same[0].reference and price is not None and len(scores) == len(values):
-                priced.append(((id(point), same[0].name), (price, fmean(scores))))
+            result, price = accuracy(same, "on_device"), trust.central(*same)[0]
+            if not same[0].reference and price is not None and result is not None:
+                priced.append(((id(point), same[0].name), (price, result.value)))
     return {priced[i][0] for i in pareto([where for _, where in priced])}
 
 

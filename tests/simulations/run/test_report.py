@@ -67,7 +67,7 @@ def test_the_table_shows_what_was_spent() -> None:
     gaussian["arms"][2] |= {"ladder": user(6.0), "test_ladder": user(None)}
     assert cells(gaussian)["Purkayastha, ε = 10, label ε = 2"][3] == "4 (δ 1e-06)"
     assert cells(gaussian)["Purkayastha, ε = 10"][3:5] == ["6", "not known"]
-    assert trust.asking(arms_of(gaussian)[2]) is None
+    assert trust.local(arms_of(gaussian)[2], whose="test user") is None
 
 
 def test_notes_count_what_was_lost_and_name_references_only_where_there_are_any() -> None:
