@@ -317,7 +317,19 @@ def test_a_worker_that_dies_and_a_client_that_raises_cost_their_own_users_only(
 @pytest.mark.soak
 def test_a_node_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stage goes on at its timeout, and the run ends though the node never does. Each of its messages keeps a
-    process busy, so there are more of these; all have started before time counts."""
+    process busy, so there are more of these. Flower gives a message to the process that was free last, so a first
+    message to each node holds its process until all have started: time counts from then on."""
+    started, actors = tmp_path / "started", 4
+    started.mkdir()
+    app = ClientApp()
+
+    @app.query("release")
+    def answer(asked: Message, context: Context) -> Message:
+        if not asked.content:
+            (started / str(os.getpid())).touch()
+            while len(os.listdir(started)) < actors:
+                time.sleep(0.1)
+        return release(asked, context)
 
     def engine(job: Callable[[Any], Any], *, nodes: int, folder: Path) -> Any:
         def later(grid: Any) -> Any:
@@ -327,7 +339,7 @@ def test_a_node_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.M
             os.mkfifo(folder / "1" / "node.json")  # whoever opens it waits for a writer
             return job(grid)
 
-        return run_on_flower(later, nodes=nodes, folder=folder, actors=4)
+        return run_on_flower(later, nodes=nodes, folder=folder, actors=actors, app=app)
 
     without_work(monkeypatch)
     (tmp_path / "run").mkdir()
