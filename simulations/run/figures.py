@@ -148,7 +148,7 @@ def _draw(
             points.setdefault(_series(same[0]), []).append((paid, result.value, error, by_text))
     for name, line in points.items():
         i = names.index(name)
-        x, y, error, by_text = map(np.array, zip(*sorted(line), strict=True))
+        x, y, errors, text_errors = map(np.array, zip(*sorted(line), strict=True))
         colours, marks = (*COLOURS, "#555555"), (*MARKERS, "X")
         style: dict[str, Any] = {
             "color": colours[i % 7],
@@ -157,8 +157,8 @@ def _draw(
             "linewidth": 1.2,
         }
         aside = apart ** (i - (len(points) - 1) / 2)
-        axes.vlines(x * aside, y - by_text, y + by_text, color=style["color"], alpha=0.25, linewidth=3.5)
-        axes.errorbar(x * aside, y, yerr=error, capsize=2, label=name, **style)
+        axes.vlines(x * aside, y - text_errors, y + text_errors, color=style["color"], alpha=0.25, linewidth=3.5)
+        axes.errorbar(x * aside, y, yerr=errors, capsize=2, label=name, **style)
     dashes = iter(["--", ":", "-.", (0, (5, 1, 1, 1))] * len(arms))
     for same in arms:
         if not _paid(same) and (result := accuracy(same, "on_device")) is not None:

@@ -106,7 +106,7 @@ def _below_chance(runs: Sequence[Results], same: Sequence[ArmResult], where: str
     Labels that are numbers are left out, since a near prediction counts there.
     """
     result = accuracy(same, where)
-    chances = [run.get("chance") for run in runs]
+    chances: list[Any] = [run.get("chance") for run in runs]
     if result is None or result.by_text is None or runs[0].get("label_range") or not all(map(is_finite, chances)):
         return ""
     chance, error = fmean(chances), result.largest_error
