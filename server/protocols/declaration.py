@@ -123,7 +123,7 @@ class TrainingProtocol:
 
 # Protocols without steps of their own: references, whose users send nothing, and public data alone.
 
-#: `simulations.run.centralised` trains it on the simulated users' data.
+#: `simulations.run.references` trains it on the simulated users' data.
 CENTRALISED = TrainingProtocol(
     "centralised",
     "trained on all texts and labels as they are, by a server trusted with them: NOT private",

@@ -24,8 +24,8 @@ from threadpoolctl import threadpool_limits
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.streams import SimulationStreams
-from server.protocols.protocol import Public
 from server.protocols.declaration import CENTRALISED
+from server.protocols.protocol import Public
 from server.training.public_maps import dim_of
 from simulations.artifacts.encoder import pooling_of
 from simulations.experiment import Arm, ArmSetup, Experiment, label_of
