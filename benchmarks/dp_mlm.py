@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from benchmarks.timing import streams
-from client.models.masked_lm import MaskedLM
+from client.models.language_models import MaskedLM
 from client.models.tokens import padded_word_ids
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words import language_model

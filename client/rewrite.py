@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from client.models import language_models, tokens
 from client.models import vocabulary as vocabularies
-from client.models.generator import Generator
+from client.models.language_models import Generator
 from client.models.texts import batch_size, private_arguments
 from mechanisms.catalogue import admit, build
 from mechanisms.channels import TEXT

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.models import language_models
-from client.models.generator import Generator
+from client.models.language_models import Generator
 from client.models.tokens import padded_word_ids, sides_of
 from mechanisms.channels import TEXT
 from mechanisms.pieces import Text

@@ -37,7 +37,7 @@ class DpMlm(FromLogits):
     Attributes:
         epsilon: ε of one draw, 0..1000.
         low: Lower bound of the logits, a public number; the paper takes the mean, here over *public* text
-            (`client.models.masked_lm` carries the bounds).
+            (`client.models.language_models` carries the bounds).
         high: Upper bound of the logits, a public number; the paper takes the mean + 4 standard deviations.
         vocabulary: Words that are drawn.
         antonyms: Pairs of words that must never replace each other. In `paper` mode such a word cannot be drawn, which
@@ -203,7 +203,7 @@ class DpPrompt(FromLogits):
         low: Lower bound of the logits, a public number.
         high: Upper bound of the logits, a public number.
         vocabulary: The model's tokens, as published, or words: one that is no single token of the model counts as `low`
-            (`client.models.generator`).
+            (`client.models.language_models`).
         end: Token that ends a text, or "".
     """
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from client.models import generator, language_models
+from client.models import language_models
 from client.models.tokens import tokenize
 from mechanisms.mechanism import parameters
 from mechanisms.pieces import Text
@@ -60,7 +60,7 @@ def generator_folder(
     prompt: str | None = None,
     seed: int,
 ) -> Path:
-    """Return the folder of an exported generating model (`client.models.generator`), clip bounds from the public texts.
+    """Return the folder of an exported generating model, with clip bounds from the public texts.
 
     A folder that is one already stays as it is.
 
@@ -76,7 +76,7 @@ def generator_folder(
         ValueError: The checkpoint cannot be read.
     """
     folder = Path(checkpoint).expanduser()
-    if (folder / generator.FILES[-1]).is_file():
+    if (folder / language_models.GENERATOR_FILES[-1]).is_file():
         if prompt is not None:
             raise UserError(f"{checkpoint}: was exported with a prompt of its own; name its checkpoint, or no prompt")
         return folder
@@ -118,7 +118,7 @@ def masked_lm_folder(
     steps: int = 500,
     max_length: int = 256,
 ) -> Path:
-    """Return the folder of an exported masked language model (`client.models.masked_lm`).
+    """Return the folder of an exported masked language model (`client.models.language_models`).
 
     Clip bounds come from the public texts. A checkpoint without a prediction head, as "minilm" is, gets one
     by training on the public texts (see `server.training.pretrain`, minutes). Each side of a pair is a text: clients
@@ -192,7 +192,7 @@ def _sides(texts: Sequence[Text]) -> list[str]:
 
 
 def bundled_masked_lm() -> Path:
-    """Return the folder of the bundled checkpoint with its shipped head, as clients run it (`client.models.masked_lm`).
+    """Return the folder of the bundled checkpoint with its shipped head, as clients run it.
 
     It is made in seconds, once.
 

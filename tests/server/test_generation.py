@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from scipy.special import log_softmax
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from client.models.generator import Generator
+from client.models.language_models import Generator
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_mlm import DpParaphrase, DpPrompt
 from mechanisms.words.text import TextMechanism

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, BertTokenizerFast
 
-from client.models.masked_lm import MaskedLM
+from client.models.language_models import MaskedLM
 from client.models.texts import private_arguments
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_mlm import DpMlm, DpMlmResized

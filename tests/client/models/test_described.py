@@ -15,9 +15,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from tokenizers import Tokenizer
 
 from client.models.encoder import Encoder
-from client.models.generator import Generator
-from client.models.masked_lm import MaskedLM
-from client.models.pieces import in_pieces
+from client.models.language_models import Generator, MaskedLM
 from mechanisms.vocabulary import Vocabulary
 from server.export import export_encoder
 from server.generation import export_generator
@@ -142,11 +140,11 @@ def test_a_word_of_tokens_that_the_model_lacks_is_an_unknown_one(made: dict[str,
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.add_tokens(["zz", "yy"])
     tokenizer.save(str(folder / "tokenizer.json"))
-    pieces = json.loads((folder / "generator.json").read_text())["pieces"]
-    words = Vocabulary(("film", "zzyy", "zz"), np.zeros((3, 1), np.float32))
-    known = in_pieces("generator", words, tokenizer, special=frozenset(), unknown=(0,), most=pieces)
-    assert known.ids[1:] == [(0,), (0,), (0,)] and known.single[0] >= 0 and known.single[1:].tolist() == [-1, -1]
-    ask = Generator(folder).scores(["a film"], words)
+    words, model = Vocabulary(("film", "zzyy", "zz"), np.zeros((3, 1), np.float32)), Generator(folder)
+    pieces = model._pieces(words)
+    assert pieces.ids[1:] == [pieces.ids[-1]] * 3 != [pieces.ids[0]] * 3
+    assert pieces.single[0] >= 0 and pieces.single[1:].tolist() == [-1, -1]
+    ask = model.scores(["a film"], words)
     positions, there, rows = np.array([1]), np.array([[1, 3, 3]]), np.array([0])
     assert np.isfinite(ask(positions, there, rows)[0, 0])
 
