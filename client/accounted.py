@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.charging import Book, Due, Payloads, recall, release
+from client.charging import Due, Payloads, recall, release
 from client.policy import Policy, Refused
 from client.store.ledger import Ledger
 from mechanisms.catalogue import build
@@ -98,14 +98,13 @@ def _built(channel: str, spec: tuple[tuple[str, Any], ...], size: int) -> Any:
     return mechanism
 
 
-@dataclass(frozen=True)
 class Accountant:
     """Selection and charging of the parts of an app's answers that leave.
 
-    Attributes:
+    Args:
         ledger: File of the ledger.
         policy: Policy of the user. Its total must be finite, and it must declare nothing public.
-        releases: By the type of a message ("train", "query.mine"), the parts of the answer that leave.
+        releases: By the type of a message ("train", "query.mine"), descriptions of the parts of the answer that leave.
         instead: "record.key" -> the constant that replaces the app's value, or None to send nothing; "record.*" -> None
             for its other keys. Any other content of an answer is refused.
 
@@ -114,41 +113,32 @@ class Accountant:
             line.
     """
 
-    ledger: Path
-    policy: Policy
-    releases: Mapping[str, tuple[Outgoing, ...]]
-    instead: Mapping[str, float | None]
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         ledger: Path | str,
         policy: Policy,
         releases: Mapping[str, Mapping[str, Mapping[str, Any]]],
         instead: Mapping[str, float | None],
-    ) -> Accountant:
-        """Return an accountant whose parts are read from descriptions."""
-        parts = {
-            kind: tuple(Outgoing.of(name, spec) for name, spec in specs.items()) for kind, specs in releases.items()
+    ) -> None:
+        self.ledger, self.policy, self.instead = Path(ledger), policy, dict(instead)
+        self.releases = {
+            kind: [Outgoing.of(name, spec) for name, spec in specs.items()] for kind, specs in releases.items()
         }
-        return cls(Path(ledger), policy, parts, dict(instead))
-
-    def __post_init__(self) -> None:
-        self.policy.require_end("accounted: the policy")
-        if self.policy.unprotected or self.policy.minimum_users:
+        policy.require_end("accounted: the policy")
+        if policy.unprotected or policy.minimum_users:
             raise ValueError("accounted: nothing is declared public here, and no batch is waited for; remove it")
-        for name, value in self.instead.items():
+        for name, value in instead.items():
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             if "." not in name or not (value is None or (number and not name.endswith(".*"))):
                 raise ValueError(f'accounted: instead: write "record.key" and a finite number or None, got {name!r}')
         for kind, leaving in self.releases.items():
             for out in leaving:
                 mechanism = out.mechanism(_ANY_SIZE)
-                if out.name in self.instead:
+                if out.name in instead:
                     raise ValueError(f"accounted: {out.name}: is released, and something else instead; remove one")
-                if mechanism.name not in self.policy.mechanisms:
+                if mechanism.name not in policy.mechanisms:
                     raise ValueError(f"accounted: {out.name}: the policy does not allow {mechanism.name}")
-                if (reason := self.policy.refusal(out.channel, self.policy.cost(mechanism.guarantee))) is not None:
+                if (reason := policy.refusal(out.channel, policy.cost(mechanism.guarantee))) is not None:
                     raise ValueError(f"accounted: {kind}: {out.name}: {Refused(reason).text}")
 
     def answer(
@@ -184,7 +174,7 @@ class Accountant:
                     part, value = values[one]
                     return part.draw(value, person, step)
 
-                _, payloads = release(due, person, _RECORDS, policy=self.policy, book=Book(ledger, draw))
+                _, payloads = release(due, person, _RECORDS, policy=self.policy, ledger=ledger, draw=draw)
         return self._content(parts, payloads)
 
     def _check(self, kind: str, answered: Content) -> None:

@@ -100,7 +100,7 @@ def accounted(
     assert policy is not None and releases is not None
     if not (folder := Path(ledger).parent).is_dir():  # a mistyped path would be a new budget
         raise ValueError(f"accounted: {folder}: is no folder, so the ledger cannot be there; make it first")
-    accountant = Accountant.of(ledger, policy, releases, instead or {})
+    accountant = Accountant(ledger, policy, releases, instead or {})
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         def run() -> dict[str, dict[str, Any]]:

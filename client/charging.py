@@ -14,42 +14,31 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client.policy import Policy, Refused
-from client.store.ledger import Charge, Ledger, LedgerError, Recalled
+from client.store.ledger import Charge, Key, Ledger, LedgerError, Recalled
 from mechanisms.accounting.privacy_filter import FREE, Account
-from mechanisms.guarantee import Guarantee
 
 #: SQLite's primary codes for a place that cannot be written to; an extended code has one in its low byte.
 _PLACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 
 
 @dataclass(frozen=True)
-class Due:
-    """One release that a request asks of each row: its key on the ledger, its price and its form.
+class Due(Key):
+    """One release that a request asks of each row: its key on the ledger, and its form.
 
     Attributes:
-        stage: Stage of the request.
-        channel: Channel whose limit of the policy applies.
-        digest: Digest of everything that the request asks.
-        guarantee: Guarantee of the mechanism, which the policy prices.
         dtype: Type of a row's numbers.
         shape: Shape of a row.
-        former: Function that returns the digest that earlier versions gave it (`Ledger.recall`); None if there is none.
     """
 
-    stage: str
-    channel: str
-    digest: str
-    guarantee: Guarantee
     dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
-    former: Callable[[dict[str, Any]], str] | None = field(default=None, compare=False)
 
     @property
     def stored(self) -> np.dtype[Any]:
@@ -64,26 +53,14 @@ Payloads = dict[Due, NDArray[Any]]
 Draw = Callable[[Due, NDArray[np.intp], int, Payloads], NDArray[Any]]
 
 
-@dataclass(frozen=True)
-class Book:
-    """Ledger, and the draws that are charged to it.
-
-    Attributes:
-        ledger: The ledger.
-        draw: Function that draws a release.
-    """
-
-    ledger: Ledger
-    draw: Draw
-
-
 def release(
     due: Sequence[Due],
     users: NDArray[np.int64],
     records: NDArray[np.int64],
     *,
     policy: Policy,
-    book: Book,
+    ledger: Ledger,
+    draw: Draw,
 ) -> tuple[NDArray[np.intp], Payloads]:
     """Return the positions of the rows that are answered, rising, and their releases; charged before this returns.
 
@@ -95,25 +72,27 @@ def release(
         users: (n,), the user of each row.
         records: (n,), the record of each row. No pair of user and record occurs twice.
         policy: Policy of the client.
-        book: Book of the users' data.
+        ledger: The ledger.
+        draw: Function that draws what the ledger does not hold.
 
     Raises:
         Refused: There are rows, and none can be answered.
         LedgerError: The ledger cannot be trusted. Nothing leaves. Exceptions of a draw pass through.
     """
-    ledger = book.ledger
     charges: list[Charge] = []
     payloads: Payloads = {}
     with ledger.exclusive():
-        recalled = {due_release: _recall(ledger, due_release, users, records) for due_release in due}
+        recalled = {due_release: ledger.recall(due_release, users, records) for due_release in due}
         paid = _affordable(recalled, users, records, policy, ledger)
         for due_release in due:
             history = recalled.pop(due_release)
             payload = _repeated(due_release, history)
             at = np.flatnonzero(paid & ~history.known)
             if len(at):
-                payload[at] = drawn = _drawn(due_release, book, at, history.earlier, payloads)
-                charges.append(_charge(due_release, policy, users[at], records[at], drawn))
+                payload[at] = drawn = _drawn(due_release, draw, at, history.earlier, payloads)
+                stored = np.ascontiguousarray(drawn, due_release.stored).reshape(len(at), -1).view(np.uint8)
+                epsilon = policy.cost(due_release.guarantee).epsilon
+                charges.append(Charge(due_release, epsilon, policy.delta, users[at], records[at], stored))
             payloads[due_release] = payload
         ledger.commit(charges)  # the last step to fail
     answered = np.flatnonzero(paid)
@@ -134,7 +113,7 @@ def recall(
         LedgerError: The ledger cannot be trusted.
     """
     with ledger.exclusive():
-        recalled = {due_release: _recall(ledger, due_release, users, records) for due_release in due}
+        recalled = {due_release: ledger.recall(due_release, users, records) for due_release in due}
         _affordable(recalled, users, records, policy, ledger)
     if not all(history.known.all() for history in recalled.values()):
         return None
@@ -148,10 +127,6 @@ def constant(error: BaseException) -> Refused:
     cause = error.__cause__ if isinstance(error, LedgerError) else None
     full = isinstance(cause, OSError) or getattr(cause, "sqlite_errorcode", 0) % 256 in _PLACE
     return Refused("storage" if full else "failed")  # the place is at fault, as on a full disk, or the content
-
-
-def _recall(ledger: Ledger, one: Due, users: NDArray[np.int64], records: NDArray[np.int64]) -> Recalled:
-    return ledger.recall(one.stage, one.channel, one.digest, users, records, guarantee=one.guarantee, former=one.former)
 
 
 def _affordable(
@@ -200,26 +175,14 @@ def _repeated(one: Due, found: Recalled) -> NDArray[Any]:
     return payload
 
 
-def _drawn(one: Due, book: Book, at: NDArray[np.intp], earlier: NDArray[np.int64], payloads: Payloads) -> NDArray[Any]:
+def _drawn(one: Due, draw: Draw, at: NDArray[np.intp], earlier: NDArray[np.int64], payloads: Payloads) -> NDArray[Any]:
     """Draw the releases of the rows at these positions."""
     drawn = np.empty((len(at), *one.shape), one.dtype)
     # A record that is requested again under another digest draws from its next stream, never from the same one.
     for step in np.unique(earlier[at]).tolist():
         now = earlier[at] == step
-        values = book.draw(one, at[now], step, payloads)
+        values = draw(one, at[now], step, payloads)
         if values.shape != drawn[now].shape:  # or one draw would be that of several rows
             raise ValueError("charging: a draw does not have its shape")
         drawn[now] = values.astype(one.dtype, casting="same_kind", copy=False)
     return drawn
-
-
-def _charge(
-    one: Due,
-    policy: Policy,
-    users: NDArray[np.int64],
-    records: NDArray[np.int64],
-    drawn: NDArray[Any],
-) -> Charge:
-    rows = np.ascontiguousarray(drawn, one.stored).reshape(len(users), -1).view(np.uint8)
-    cost = policy.cost(one.guarantee)
-    return Charge(one.stage, one.channel, one.digest, one.guarantee, cost.epsilon, policy.delta, users, records, rows)

@@ -222,7 +222,7 @@ class Policy:
         """
         delta, declared = self.delta, self.unprotected
         own, together = (
-            ledger.spent_on(channel, users, numbers, delta=delta, declared=declared)
+            ledger.spent(users, numbers, channel=channel, delta=delta, declared=declared)
             for numbers in (records, np.full_like(records, ALL_RECORDS))
         )
         return own + together

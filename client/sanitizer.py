@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.charging import Book, Due, Payloads, release
+from client.charging import Due, Payloads, release
 from client.draw import draw
 from client.models import language_models
 from client.policy import Policy, Refused
@@ -92,8 +92,9 @@ class Sanitizer:
                 start += len(here)
             return drawn
 
-        book = Book(self.ledger, draw_rows)
-        rows, payloads = release(list(due), answering.users, answering.records, policy=self.policy, book=book)
+        rows, payloads = release(
+            list(due), answering.users, answering.records, policy=self.policy, ledger=self.ledger, draw=draw_rows
+        )
         return Reply(
             answering.users[rows],
             answering.records[rows],

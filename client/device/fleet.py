@@ -50,16 +50,15 @@ from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from client.device.code import MAX_BUNDLE
-from client.device.https import SUPERLINK, context_for, host_and_port, tls_error
+from client.device.https import SUPERLINK, BoundedTransport, Unusable, context_for, host_and_port, tls_error
 from mechanisms.messages.wire import MAX_REQUEST_BYTES
 
 #: Bytes of one answer of a SuperLink, and of all objects of one message: the largest request, and its descriptions.
 MAX_RESPONSE = MAX_REQUEST_BYTES + 2**20
 #: A message is made of its records, their arrays and their chunks, each an object.
 MAX_OBJECTS = 256
-#: Bytes of all objects of a message but chunks, and of every answer of a SuperLink but an object and an app: data
-#: that is read as many small parts takes some 70 times its own memory.
-MAX_PARTS, MAX_SMALL = 2**20, 2**18
+#: Bytes of all objects of a message but chunks: data in many small parts takes some 70 times its own memory.
+MAX_PARTS = 2**20
 _LARGER = {"pull-object": MAX_RESPONSE, "get-fab": MAX_BUNDLE + 2**12}
 #: First bytes of a chunk's content, and the largest size of its head.
 _CHUNK, _HEAD = b"ArrayChunk ", 64
@@ -109,10 +108,6 @@ class WrongClock(Lost):
 
 class Rejected(Exception):
     """Error of a SuperLink that does not know this node's key."""
-
-
-class Unusable(Exception):
-    """Error of an answer of the SuperLink that is an error itself, or unusable."""
 
 
 class Fleet:
@@ -360,58 +355,6 @@ class _Signed:
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-class BoundedTransport(httpx.BaseTransport):
-    """HTTP transport that reads each answer of a SuperLink up to a limit, and refuses compressed ones.
-
-    Args:
-        larger: Limits in bytes, by the last part of the path, of answers that may be larger than `MAX_SMALL`.
-
-    Raises:
-        Unusable: An answer exceeds its limit or is compressed.
-    """
-
-    def __init__(self, context: ssl.SSLContext, larger: Mapping[str, int]) -> None:
-        self._inner = httpx.HTTPTransport(verify=context)
-        self._larger = larger
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request and return its answer, read up to the limit."""
-        request.headers["accept-encoding"] = "identity"
-        limit = self._larger.get(request.url.path.rpartition("/")[2], MAX_SMALL)
-        response = self._inner.handle_request(request)
-        headers = response.headers
-        size = headers.get("content-length", "0")
-        if headers.get("content-encoding", "identity") != "identity":  # a small answer may decompress to a huge one
-            response.close()
-            raise Unusable("an answer of the SuperLink is compressed")
-        if not (size.isascii() and size.isdecimal() and len(size) < 20 and int(size) <= limit):
-            response.close()
-            raise Unusable("an answer of the SuperLink is too large")
-        response.stream = _Bounded(response.stream, limit)
-        return response
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._inner.close()
-
-
-class _Bounded(httpx.SyncByteStream):
-    def __init__(self, inner: Any, limit: int) -> None:
-        self._inner, self._limit = inner, limit
-
-    def __iter__(self) -> Iterator[bytes]:
-        room = self._limit
-        for part in self._inner:
-            room -= len(part)
-            if room < 0:
-                raise Unusable("an answer of the SuperLink is too large")
-            yield part
-
-    def close(self) -> None:
-        """Close the answer."""
-        self._inner.close()
 
 
 def _refusal(response: httpx.Response) -> Exception:

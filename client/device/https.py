@@ -7,9 +7,11 @@ connects only to a server of the intended role.
 
 from __future__ import annotations
 
+import math
 import re
 import ssl
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,6 +21,8 @@ _CONNECT_SECONDS = 10.0
 _SILENT_SECONDS = 30.0
 #: An answer takes no longer, however slowly it trickles.
 _ANSWER_SECONDS = 120.0
+#: Bytes of an answer for which nothing else is stated: data in many small parts takes some 70 times its own memory.
+MAX_SMALL = 2**18
 _MAX_CAUSES = 16
 _LABEL = "[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _ADDRESS = re.compile(rf"(\[[0-9A-Fa-f:.]+\]|{_LABEL}(\.{_LABEL})*):([1-9][0-9]{{0,4}})", re.ASCII)
@@ -95,6 +99,63 @@ def tls_error(error: BaseException) -> ssl.SSLError | None:
     return next((cause for cause in causes(error) if isinstance(cause, ssl.SSLError)), None)
 
 
+class Unusable(Exception):
+    """Error of an answer that is an error itself, or unusable."""
+
+
+class BoundedTransport(httpx.BaseTransport):
+    """HTTP transport that reads each answer up to a limit, and refuses compressed ones.
+
+    The limit is the request's extension "limit", or it goes by the last part of the path.
+
+    Args:
+        context: TLS context of the connections.
+        larger: Limits in bytes, by the last part of the path, of answers that may be larger than `MAX_SMALL`.
+        seconds: An answer takes no longer, however slowly it trickles.
+
+    Raises:
+        Unusable: An answer exceeds a limit or is compressed.
+    """
+
+    def __init__(self, context: ssl.SSLContext, larger: Mapping[str, int], *, seconds: float = math.inf) -> None:
+        self._inner, self._larger, self._seconds = httpx.HTTPTransport(verify=context), larger, seconds
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request and return its answer, read up to the limit."""
+        request.headers["accept-encoding"] = "identity"
+        by_path = self._larger.get(request.url.path.rpartition("/")[2], MAX_SMALL)
+        limit, end = request.extensions.get("limit", by_path), time.monotonic() + self._seconds
+        response = self._inner.handle_request(request)
+        if response.headers.get("content-encoding", "identity") != "identity":  # it may decompress to a huge one
+            response.close()
+            raise Unusable("its answer is compressed")
+        response.stream = _Bounded(response.stream, limit, end)
+        return response
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._inner.close()
+
+
+class _Bounded(httpx.SyncByteStream):
+    def __init__(self, inner: Any, limit: int, end: float) -> None:
+        self._inner, self._limit, self._end = inner, limit, end
+
+    def __iter__(self) -> Iterator[bytes]:
+        room = self._limit
+        for part in self._inner:
+            room -= len(part)
+            if room < 0:
+                raise Unusable(f"its answer has more than the {self._limit:,} bytes that are read")
+            if time.monotonic() > self._end:
+                raise Unusable("its answer did not end in time")
+            yield part
+
+    def close(self) -> None:
+        """Close the answer."""
+        self._inner.close()
+
+
 class ServerError(ValueError):
     """One-line error: the server cannot be reached or verified, or gives no valid answer."""
 
@@ -128,10 +189,10 @@ class Server:
             raise ServerError(f"{root_certificates}: cannot be read as an authority's certificate (PEM)") from None
         self._client = httpx.Client(
             base_url=address,
-            verify=context,
+            transport=BoundedTransport(context, {}, seconds=_ANSWER_SECONDS),
             trust_env=False,
             timeout=httpx.Timeout(_SILENT_SECONDS, connect=_CONNECT_SECONDS),
-            headers={"Accept-Encoding": "identity", "User-Agent": "sottovoce"},
+            headers={"User-Agent": "sottovoce"},
         )
 
     def __enter__(self) -> Self:
@@ -146,7 +207,7 @@ class Server:
         Raises:
             ServerError: There is no valid answer.
         """
-        return self._answer(self._client.build_request("GET", path), limit)
+        return self._answer("GET", path, limit)
 
     def post(self, path: str, body: bytes, *, limit: int) -> bytes:
         """Return the answer to a message, if it takes no more than `limit` bytes.
@@ -154,28 +215,18 @@ class Server:
         Raises:
             ServerError: There is no valid answer.
         """
-        headers = {"Content-Type": "application/octet-stream"}
-        return self._answer(self._client.build_request("POST", path, content=body, headers=headers), limit)
+        return self._answer("POST", path, limit, content=body, headers={"Content-Type": "application/octet-stream"})
 
-    def _answer(self, request: httpx.Request, limit: int) -> bytes:
-        end = time.monotonic() + _ANSWER_SECONDS
+    def _answer(self, method: str, path: str, limit: int, **message: Any) -> bytes:
         try:
-            answer = self._client.send(request, stream=True)
-            try:
-                if answer.status_code != 200:
-                    raise ServerError(f"{self.address}: answered with the status {answer.status_code}")
-                data = bytearray()
-                for piece in answer.iter_raw():  # not decompressed: a small answer could become a huge one
-                    data += piece
-                    if len(data) > limit:
-                        raise ServerError(f"{self.address}: answered with more than the {limit:,} bytes that are read")
-                    if time.monotonic() > end:
-                        raise ServerError(f"{self.address}: did not finish its answer in {_ANSWER_SECONDS:.0f} s")
-            finally:
-                answer.close()
+            answer = self._client.request(method, path, extensions={"limit": limit}, **message)
+        except Unusable as error:
+            raise ServerError(f"{self.address}: {error}") from None
         except httpx.HTTPError as error:
             raise ServerError(f"{self.address}: {self._description(error)}") from error
-        return bytes(data)
+        if answer.status_code != 200:
+            raise ServerError(f"{self.address}: answered with the status {answer.status_code}")
+        return answer.content
 
     def _description(self, error: BaseException) -> str:
         """Return a description of the error in constant words: the library's may say anything."""

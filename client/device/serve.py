@@ -28,7 +28,8 @@ from flwr.supercore.heartbeat import HeartbeatSender
 
 from client.app import respond
 from client.device.code import same_code
-from client.device.fleet import Fleet, Lost, Rejected, Unusable, WrongClock
+from client.device.fleet import Fleet, Lost, Rejected, WrongClock
+from client.device.https import Unusable
 from client.device.records import encode_records
 from client.node import load_node
 from mechanisms.messages.refusals import REFUSALS

@@ -20,7 +20,7 @@ import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby, islice
 from pathlib import Path
@@ -79,6 +79,7 @@ _CHARGED = """
 SELECT draw, channel, guarantee, keys_check, keys FROM draws JOIN releases ON draw = draws.id
 WHERE first_user <= ? AND last_user >= ? AND first_record <= ? AND last_record >= ? {} ORDER BY draw
 """
+_KEYS_OF = "SELECT keys_check, keys FROM releases WHERE first_user <= ? AND last_user >= ?"
 _DRAWS_AT_ONCE = 64
 _GONE = "ledger: {} is gone, and what was spent with it; put it back"
 _ROWS = """
@@ -98,14 +99,36 @@ ALL_RECORDS = 2**31 - 1
 
 
 @dataclass(frozen=True)
+class Key:
+    """Public description of a draw, under which a record has one release.
+
+    Attributes:
+        stage: Stage of the request.
+        channel: Channel of the release, whose limit of the policy applies.
+        digest: Digest of everything that the request asks on this channel.
+        guarantee: Guarantee of the release. A release under another one (`Guarantee.agrees`) has another key.
+        former: Function that returns the digest which earlier versions gave this request, with the guarantee that
+            their draw has on the ledger; None if there is none.
+    """
+
+    stage: str
+    channel: str
+    digest: str
+    guarantee: Guarantee
+    former: Callable[[dict[str, Any]], str] | None = field(default=None, compare=False, kw_only=True)
+
+    def names(self, digest: str, theorem: str) -> bool:
+        """Return whether a draw of the stage and channel has the key, by its digest and guarantee on a ledger."""
+        same = digest == self.digest or (self.former is not None and digest == self.former(json.loads(theorem)))
+        return same and self.guarantee.agrees(_guarantee(theorem))
+
+
+@dataclass(frozen=True)
 class Charge:
     """New releases of one channel to be written: key of their draw, cost of each, bytes of each row.
 
     Attributes:
-        stage: Stage of the request.
-        channel: Channel of the releases.
-        digest: Digest of the request on this channel.
-        guarantee: Guarantee of each release.
+        key: Key of the draw.
         epsilon: Worst case of the guarantee at delta, for each row.
         delta: δ of the worst case.
         users: (n,) int64.
@@ -113,10 +136,7 @@ class Charge:
         payloads: (n, width) uint8, the bytes of the rows.
     """
 
-    stage: str
-    channel: str
-    digest: str
-    guarantee: Guarantee
+    key: Key
     epsilon: float
     delta: float
     users: NDArray[np.int64]
@@ -256,41 +276,27 @@ class Ledger:
             if self._witness is not None:
                 rollback_guard.advance(self._witness, Commit(number, nonce))
 
-    def recall(
-        self,
-        stage: str,
-        channel: str,
-        digest: str,
-        users: NDArray[np.int64],
-        records: NDArray[np.int64],
-        *,
-        guarantee: Guarantee | None = None,
-        former: Callable[[dict[str, Any]], str] | None = None,
-    ) -> Recalled:
-        """Return the releases of each of n records at this stage and channel, under this digest and under others.
+    def recall(self, key: Key, users: NDArray[np.int64], records: NDArray[np.int64]) -> Recalled:
+        """Return the releases of each of n records at the key's stage and channel, under this key and under others.
 
         Args:
-            stage: The stage.
-            channel: The channel.
-            digest: The digest.
+            key: The key.
             users: (n,) int64.
             records: (n,) int64.
-            guarantee: Guarantee of the draw: a release under another one (`Guarantee.agrees`) is of another digest.
-                None accepts any.
-            former: Function that returns the digest which earlier versions gave this request, with the guarantee that
-                their draw has on the ledger.
         """
+        wanted = np.stack([users, records], axis=1)
         known = np.zeros(len(users), dtype=np.bool_)
         payloads = np.zeros((len(users), 0), dtype=np.uint8)
         earlier = np.zeros(len(users), dtype=np.int64)
         with _failing_closed():
-            for draw, other, theorem in self._draws(stage, channel):
-                same = other == digest or (former is not None and other == former(json.loads(theorem)))
-                if not (same and (guarantee is None or guarantee.agrees(_guarantee(theorem)))):
-                    earlier += _Pairs(self._keys(draw, users, records)).count(users, records)
+            for draw, digest, theorem in self._draws(key):
+                if not key.names(digest, theorem):
+                    other, asked = _numbered(self._keys(draw, users, records), wanted)
+                    earlier += np.bincount(other, minlength=len(other) + len(asked))[asked]
                     continue
                 keys, released = self._releases(draw, users, records)
-                matches, place = _Pairs(keys).find(users, records)
+                place = _places(keys, wanted)
+                matches = place >= 0
                 if not matches.any():
                     continue
                 if not known.any():
@@ -302,122 +308,66 @@ class Ledger:
     def spent(
         self,
         users: NDArray[np.int64],
+        records: NDArray[np.int64] | None = None,
         *,
+        channel: str | None = None,
         delta: float = 0.0,
         without: Collection[str] = (),
         declared: frozenset[str] = frozenset(),
     ) -> Account:
-        """Return the charges of each user, over all records and stages.
+        """Return the charges of each user, or of each user's record, (n,), over all stages and digests.
+
+        Releases of one draw are counted before they are priced. So n at once cost, to the last bit, the same as n one
+        by one.
 
         Args:
             users: (n,) int64.
+            records: (n,) int64, the record of each row; None sums over all records.
+            channel: Channel of the charges; None sums over all channels.
             delta: δ of each release that needs one, as `privacy_filter.cost` takes it.
             without: Channels whose releases are counted but cost nothing.
             declared: Exposures that are declared public, as `privacy_filter.cost` takes them.
         """
-
-        def price(channel: str, theorem: str) -> Cost:
-            return FREE if channel in without else _cost(theorem, delta, declared)
-
+        wanted = users[:, None] if records is None else np.stack([users, records], axis=1)
+        if not len(users):
+            return Account.empty(0)
+        (row,) = _numbered(wanted)
+        people = int(row.max()) + 1
+        total = Account.empty(people)
         with _failing_closed():
-            return self._sum(self._connection.execute(_CHARGED.format(""), _block_bounds(users, None)), price, users)
-
-    def spent_on(
-        self,
-        channel: str,
-        users: NDArray[np.int64],
-        records: NDArray[np.int64],
-        *,
-        delta: float = 0.0,
-        declared: frozenset[str] = frozenset(),
-    ) -> Account:
-        """Return the charges of each record on one channel, over all stages and digests.
-
-        Args:
-            channel: The channel.
-            users: (n,) int64.
-            records: (n,) int64.
-            delta: As in `spent`.
-            declared: As in `spent`.
-        """
-        with _failing_closed():
-            on = _CHARGED.format("AND channel = ?")
-            blocks = self._connection.execute(on, (*_block_bounds(users, records), channel))
-            return self._sum(blocks, lambda _, theorem: _cost(theorem, delta, declared), users, records)
-
-    def last_record(self, user: int) -> int:
-        """Return an upper bound on the record numbers of the user on this ledger; -1 if there are none.
-
-        It is the highest number of the user, or of another user whose releases were drawn together with this user's.
-        """
-        with _failing_closed():
-            (last,) = self._connection.execute(
-                "SELECT max(last_record) FROM releases WHERE first_user <= ? AND last_user >= ?", (user, user)
-            ).fetchone()
-        return -1 if last is None else int(last)
+            on, named = ("", ()) if channel is None else ("AND channel = ?", (channel,))
+            blocks = self._connection.execute(_CHARGED.format(on), (*_block_bounds(users, records), *named))
+            draws = groupby(blocks, key=lambda block: block[:3])
+            while batch := [(draw, list(group)) for draw, group in islice(draws, _DRAWS_AT_ONCE)]:
+                pairs = [_pairs([_checked(keys, check) for *_, check, keys in group]) for _, group in batch]
+                number = np.repeat(np.arange(len(batch)), [len(p) for p in pairs])
+                place = _places(wanted, np.concatenate(pairs)[:, : wanted.shape[1]])
+                number, place = number[place >= 0], row[place[place >= 0]]
+                times = np.bincount(number * people + place, minlength=len(batch) * people)
+                costs = [FREE if on in without else _cost(theorem, delta, declared) for (_, on, theorem), _ in batch]
+                total += Account.of(costs, times.reshape(len(batch), people))
+        return total.take(row)
 
     def records_of(self, user: int) -> NDArray[np.int64]:
         """Return the numbers (n,) of a user's records that have any release, in order."""
-        users = np.array([user], dtype=np.int64)
         with _failing_closed():
-            keys = [self._keys(draw, users) for (draw,) in self._connection.execute("SELECT id FROM draws").fetchall()]
-        return np.unique(np.concatenate([np.zeros(0, np.int64), *(k[k[:, 0] == user, 1] for k in keys)]))
+            blocks = self._connection.execute(_KEYS_OF, (user, user))
+            keys = _pairs([_checked(keys, check) for check, keys in blocks])
+        return np.unique(keys[keys[:, 0] == user, 1])
 
     def rows(self) -> list[LedgerRow]:
         """Return all charges, ordered by user, record, stage, channel and digest."""
         rows: list[LedgerRow] = []
         with _failing_closed():
             for block in self._connection.execute(_ROWS):
-                stage, channel, digest, guarantee, epsilon, delta, n, check, keys, payload_check, payload, *tail = block
-                commit, seconds = tail
+                *key, guarantee, epsilon, delta, n, check, keys, payload_check, payload, commit, seconds = block
                 payloads = _checked(payload, payload_check)
-                width, theorem = len(payloads) // n, _guarantee(guarantee)
-                rows += (
-                    LedgerRow(
-                        user,
-                        record,
-                        stage,
-                        channel,
-                        digest,
-                        theorem,
-                        epsilon,
-                        delta,
-                        payloads[i * width :][:width],
-                        commit,
-                        seconds,
-                    )
-                    for i, (user, record) in enumerate(_pairs([_checked(keys, check)]).tolist())
-                )
+                width = len(payloads) // n
+                for i, (user, record) in enumerate(_pairs([_checked(keys, check)]).tolist()):
+                    one = payloads[i * width :][:width]
+                    about: Any = (user, record, *key, _guarantee(guarantee), epsilon, delta, one, commit, seconds)
+                    rows.append(LedgerRow(*about))
         return sorted(rows, key=lambda row: (row.user, row.record, row.stage, row.channel, row.digest))
-
-    def _sum(
-        self,
-        blocks: sqlite3.Cursor,
-        price: Callable[[str, str], Cost],
-        users: NDArray[np.int64],
-        records: NDArray[np.int64] | None = None,
-    ) -> Account:
-        """Return the charges of each user, or of each user's record, (n,), from the blocks of _CHARGED.
-
-        Releases of one draw are counted before they are priced. So n at once cost, to the last bit, the same as n one
-        by one.
-        """
-        people = np.unique(users)
-        distinct, row = np.unique(users if records is None else _codes(people, users, records), return_inverse=True)
-        total = Account.empty(len(distinct))
-        if not len(users):
-            return total
-        draws = groupby(blocks, key=lambda block: block[:3])
-        while batch := [(draw, list(group)) for draw, group in islice(draws, _DRAWS_AT_ONCE)]:
-            pairs = [_pairs([_checked(keys, check) for *_, check, keys in group]) for _, group in batch]
-            keys, number = np.concatenate(pairs), np.repeat(np.arange(len(batch)), [len(p) for p in pairs])
-            codes = keys[:, 0] if records is None else _codes(people, keys[:, 0], keys[:, 1])
-            place = np.minimum(np.searchsorted(distinct, codes), len(distinct) - 1)
-            matches = distinct[place] == codes
-            times = np.bincount(number[matches] * len(distinct) + place[matches], minlength=len(batch) * len(distinct))
-            costs = [price(channel, guarantee) for (_, channel, guarantee), _ in batch]
-            total += Account.of(costs, times.reshape(len(batch), len(distinct)))
-        return total.take(row)
 
     def _write(self, charge: Charge, commit: int) -> None:
         """Write a charge as one block of that commit. Raise if a release of the same record exists under this key."""
@@ -427,9 +377,10 @@ class Ledger:
             raise LedgerError("ledger: a charge needs a user, a record and the bytes of each release")
         if (records < 0).any() or (records >= _RECORDS).any():
             raise LedgerError("ledger: a record's number is out of range")
-        draw = self._draw(charge)
+        draw = self._draw(charge.key)
         keys = np.stack([users, records], axis=1)
-        if _Pairs(np.concatenate([keys, self._keys(draw, users, records)])).repeated:
+        (codes,) = _numbered(np.concatenate([keys, self._keys(draw, users, records)]))
+        if len(np.unique(codes)) < len(codes):
             raise LedgerError("ledger: one key cannot be written twice")
         data, payload = keys.astype("<i8").tobytes(), rows.tobytes()
         self._connection.execute(
@@ -471,20 +422,20 @@ class Ledger:
         index = _pairs(keys)
         return index, np.frombuffer(b"".join(payloads), dtype=np.uint8).reshape(len(index), int(max(widths, default=0)))
 
-    def _draw(self, charge: Charge) -> int:
+    def _draw(self, key: Key) -> int:
         """Return the id of a draw's public description, which is written if it is new."""
-        for draw, digest, theorem in self._draws(charge.stage, charge.channel):
-            if digest == charge.digest and charge.guarantee.agrees(_guarantee(theorem)):
+        for draw, digest, theorem in self._draws(key):
+            if digest == key.digest and key.guarantee.agrees(_guarantee(theorem)):
                 return draw
-        key, guarantee = (charge.stage, charge.channel, charge.digest), charge.guarantee.to_dict()
-        number = self._connection.execute(_DRAW, (*key, json.dumps(guarantee, sort_keys=True))).lastrowid
+        guarantee = json.dumps(key.guarantee.to_dict(), sort_keys=True)
+        number = self._connection.execute(_DRAW, (key.stage, key.channel, key.digest, guarantee)).lastrowid
         assert number is not None
         return number
 
-    def _draws(self, stage: str, channel: str) -> list[tuple[int, str, str]]:
-        """Return id, digest and guarantee of each draw of a stage and channel."""
+    def _draws(self, key: Key) -> list[tuple[int, str, str]]:
+        """Return id, digest and guarantee of each draw of the key's stage and channel."""
         return self._connection.execute(
-            "SELECT id, digest, guarantee FROM draws WHERE stage = ? AND channel = ?", (stage, channel)
+            "SELECT id, digest, guarantee FROM draws WHERE stage = ? AND channel = ?", (key.stage, key.channel)
         ).fetchall()
 
     def _verify(self) -> None:
@@ -535,40 +486,22 @@ class Ledger:
         return Commit(*last)
 
 
-class _Pairs:
-    """Lookup of pairs of user and record, (N, 2) int64 in any order. Records are from 0 to below 2^32."""
-
-    def __init__(self, keys: NDArray[np.int64]) -> None:
-        self._people = np.unique(keys[:, 0])
-        codes = _codes(self._people, keys[:, 0], keys[:, 1])
-        self._order = np.argsort(codes, kind="stable")
-        self._sorted = codes[self._order]
-
-    @property
-    def repeated(self) -> bool:
-        """Return whether a pair occurs twice."""
-        return bool((self._sorted[1:] == self._sorted[:-1]).any())
-
-    def count(self, users: NDArray[np.int64], records: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of occurrences of each of n pairs."""
-        codes = _codes(self._people, users, records)
-        return np.searchsorted(self._sorted, codes, "right") - np.searchsorted(self._sorted, codes, "left")
-
-    def find(self, users: NDArray[np.int64], records: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Return a mask of the n pairs that occur, and the row of each that does."""
-        if not len(self._sorted):
-            return np.zeros(len(users), np.bool_), np.zeros(len(users), np.int64)
-        codes = _codes(self._people, users, records)
-        place = np.minimum(np.searchsorted(self._sorted, codes), len(self._sorted) - 1)
-        return self._sorted[place] == codes, self._order[place]
+def _numbered(*tables: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Return a number for each row of tables (N, k), the same for equal rows; the largest is below the rows of all."""
+    rows = np.concatenate(tables)
+    order = np.lexsort(rows.T[::-1])
+    ordered, numbers = rows[order], np.empty(len(rows), np.int64)
+    numbers[order] = np.cumsum((np.diff(ordered, axis=0, prepend=ordered[:1]) != 0).any(axis=1))
+    return np.split(numbers, np.cumsum([len(table) for table in tables[:-1]]))
 
 
-def _codes(people: NDArray[np.int64], users: NDArray[np.int64], records: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return one number for each pair, -1 for a user who is not among the people, (P,) and rising."""
-    if not len(people):
-        return np.full(len(users), -1)
-    person = np.minimum(np.searchsorted(people, users), len(people) - 1)
-    return np.where(people[person] == users, person * _RECORDS + records, -1)
+def _places(table: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the place in a table (N, k) of each of n rows (n, k), -1 for a row that it does not have."""
+    there, asked = _numbered(table, rows)
+    place = np.full(len(table) + len(rows), -1)
+    place[there] = np.arange(len(table))
+    found: NDArray[np.int64] = place[asked]
+    return found
 
 
 def _block_bounds(users: NDArray[np.int64], records: NDArray[np.int64] | None) -> tuple[int, int, int, int]:

@@ -99,7 +99,7 @@ class QuestionRecords:
                 ).fetchone()
                 numbers = self.record_numbers(user, hashes)
                 new = list(dict.fromkeys(sha256 for sha256, number in zip(hashes, numbers, strict=True) if number < 0))
-                start = max(FIRST_RECORD, above + 1, 0 if highest is None else highest + 1)
+                start = max(FIRST_RECORD, int(above) + 1, 0 if highest is None else highest + 1)
                 if start + len(new) > _END:
                     raise QuestionRecordsError(f"{self.path}: there are no numbers left for more sentences")
                 rows = ((user, sha256, start + i) for i, sha256 in enumerate(new))

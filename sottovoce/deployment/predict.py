@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from client.device.model import STAGE
+from client.device.ask import STAGE
 from mechanisms.mechanism import parameters
 from mechanisms.messages.questions import EmbeddingQuestion, Projection
 from mechanisms.messages.request import Request as Question

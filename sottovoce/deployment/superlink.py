@@ -36,7 +36,7 @@ _SOON, _SELDOM = 1.0, 30.0
 _SILENT, _PATIENT = 30.0, 600.0
 #: Least number of silent nodes that receive the request again at a time, and their share of all missing nodes.
 _FEW, _SHARE = 8, 16
-#: Replies announced in one answer, which is read up to `client.device.fleet.MAX_SMALL`.
+#: Replies announced in one answer, which is read up to `client.device.https.MAX_SMALL`.
 _TOGETHER = 64
 #: Most bytes of the SuperLink's own messages about all nodes.
 _NAMES = 2**26
@@ -376,7 +376,7 @@ def _announced(grid: Any, names: Sequence[str]) -> list[tuple[Any, Any]] | None:
     """
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 
-    from client.device.fleet import Unusable
+    from client.device.https import Unusable
 
     try:
         with _asking(grid.address):
@@ -461,7 +461,7 @@ def _connect(client: Any, ca: Path, larger: Mapping[str, int]) -> None:
     """Make a Flower client accept a SuperLink alone, and limit the size of its answers."""
     import httpx
 
-    from client.device.fleet import BoundedTransport
+    from client.device.https import BoundedTransport
 
     client._client.close()
     client._client = httpx.Client(

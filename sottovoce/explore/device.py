@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from client.device.statement import describe_account, read_statement
 from client.node import Node, load_node, write_node
 from client.policy import Policy, Refused
-from client.sanitizer import Sanitizer
+from client.sanitizer import Sanitizer, due_of
 from client.shard import Shard
 from client.store.questions import QuestionRecords, sentence_hash
 from mechanisms.messages.refusals import REFUSALS
@@ -109,12 +109,9 @@ class Device:
         person = np.array([_USER], np.int64)
         with self._sending, node.ledger("") as ledger:
             with self._numbering, QuestionRecords(self.folder) as questions:  # the same number for the same sentence
-                record = questions.assign(_USER, [sentence_hash(text)], above=ledger.last_record(_USER))
+                record = questions.assign(_USER, [sentence_hash(text)], above=ledger.records_of(_USER).max(initial=-1))
             keys = np.zeros(1, np.int64) if request.of_users else record
-            repeats = {
-                c: bool(ledger.recall(request.stage, c, request.digest(c), person, keys).known[0])
-                for c in request.channels
-            }
+            repeats = {due.channel: bool(ledger.recall(due, person, keys).known[0]) for due in due_of(request)}
             shard = Shard(
                 person, record, np.array([label], np.int64), [text], self.folder / "typed", request.split, encoder
             )

@@ -19,7 +19,7 @@ from scipy.stats import chi2
 from client import accounted as accounting
 from client.accounted import Accountant
 from client.app import _short, accounted
-from client.policy import Policy
+from client.policy import Policy, Refused
 from client.store.ledger import Ledger
 from mechanisms.accounting.privacy_filter import Account
 from mechanisms.messages.refusals import REFUSALS
@@ -68,14 +68,14 @@ def refused(answer, reason):
 @pytest.mark.parametrize("change", [True, False])
 def test_a_parameter_that_a_cpu_computes_is_in_no_digest(ledger, monkeypatch, change):
     """Another CPU may round the least-error cap of PrivUnit to another sixth decimal. A stated one is a parameter."""
-    first = Accountant.of(ledger, POLICY, {"train": {"arrays": VECTOR}}, {})
+    first = Accountant(ledger, POLICY, {"train": {"arrays": VECTOR}}, {})
     asked = {"arrays": {"w": np.zeros(4, np.float32)}}
     sent = first.answer("train", asked, 3, lambda: {"arrays": {"w": np.ones(4, np.float32)}})
     accounting._built.cache_clear()
     cap = PrivUnit(4, 2.0).cap_probability + 1e-6
     monkeypatch.setattr("mechanisms.privunit.best_cap_probability", lambda dim, epsilon: cap)
     spec = VECTOR | ({"cap_probability": cap} if change else {})
-    again = Accountant.of(ledger, POLICY, {"train": {"arrays": spec}}, {})
+    again = Accountant(ledger, POLICY, {"train": {"arrays": spec}}, {})
     repeated = again.answer("train", asked, 3, lambda: {"arrays": {"w": np.ones(4, np.float32)}})
     assert len(rows(ledger)) == (2 if change else 1)
     if not change:
@@ -99,6 +99,28 @@ def test_the_same_question_again_is_the_same_bytes_at_no_cost_and_the_app_is_not
     monkeypatch.setattr("tests.support.quickstart.examples", lambda partition: pytest.fail("the app was run"))
     again = quickstart([accounted(ledger, POLICY, RELEASES, instead=INSTEAD)])  # another process, the same ledger
     assert content(again(asks(), context(3))) == first and len(rows(ledger)) == 1
+
+
+def test_what_another_request_does_while_the_app_runs(ledger):
+    """The same request is one draw. Another spends first: two answers are within the policy."""
+    accountant, runs = Accountant(ledger, POLICY, {"train": RELEASES["train"] | RELEASES["query"]}, {}), []
+
+    def answer(number, *, meanwhile):
+        def run():
+            runs.append(number)
+            for other in meanwhile:
+                inner.append(answer(other, meanwhile=()))
+            return {"arrays": {"w": np.full(4, 0.25)}, "metrics": {"label": 1}}
+
+        return accountant.answer("train", {"arrays": {"w": np.zeros(4)}, "config": {"round": number}}, 3, run)
+
+    inner: list = []
+    outer = answer(1, meanwhile=[1])
+    np.testing.assert_equal(outer, inner[0])
+    assert runs == [1, 1] and len(rows(ledger)) == 2
+    with pytest.raises(Refused, match="budget"):
+        answer(2, meanwhile=[3])
+    assert runs == [1, 1, 2, 3] and len(rows(ledger)) == 4
 
 
 @pytest.mark.parametrize(

@@ -70,16 +70,10 @@ def test_what_is_installed_and_allowed_answers_under_its_name_and_is_charged(nod
     assert label.guarantee.worst_case() == 2.0
     with load_node(nodes / "0").ledger("") as ledger:
         assert {row.guarantee.epsilon for row in ledger.rows() if row.channel == "label"} == {2.0}
+    make_node(nodes / "1", seed=None)  # whose policy does not allow it, in the same process
+    assert refused(release(asking(LABEL), context(1)), "mechanism")
     # and its place, as good a name for it elsewhere, is none in a message
     assert refused(release(asking(LABEL | {"mechanism": "quiet.noise:Installed"}), context(0)), "malformed")
-
-
-def test_allowed_at_one_node_is_not_allowed_at_another(nodes):
-    """Both in one process, which has imported it for the first."""
-    make_node(nodes / "0", seed=None, policy=ALLOWED)
-    make_node(nodes / "1", seed=None)
-    assert release(asking(LABEL), context(0)).has_content()
-    assert refused(release(asking(LABEL), context(1)), "mechanism")
 
 
 @pytest.mark.parametrize("name", ["quiet.noise:Coin", "os:system"])

@@ -52,13 +52,6 @@ def test_channel_limits_are_on_the_worst_case():
     Policy(embedding=worst, label=2.0).check(request())  # 10π and the sampler's numerical loss
     assert reason(Policy(embedding=31.4, label=2.0), request()) == "channel"
     assert reason(Policy(embedding=worst, label=1.99), request()) == "channel"
-    assert (
-        reason(
-            Policy(embedding=worst, label=2.0, total=worst),
-            request(label=None, embedding={"mechanism": "purkayastha", "epsilon": 10.1}),
-        )
-        == "channel"
-    )
     assert reason(replace(OPEN, total=31.0), request()) == "total"
 
 

@@ -107,7 +107,7 @@ def check_requests(node: Path, n: int, seed: int) -> Counter[str | None]:
         people = np.arange(USERS, dtype=np.int64)
         assert within(ledger.spent(people), epsilon=POLICY.total, delta=POLICY.total_delta).all()
         for channel in ("embedding", "label", "text", "answer"):
-            spent = ledger.spent_on(channel, people, np.zeros_like(people))
+            spent = ledger.spent(people, np.zeros_like(people), channel=channel)
             assert within(spent, epsilon=getattr(POLICY, channel), delta=POLICY.total_delta).all()
     assert all(np.isfinite(row.epsilon) for row in rows)
     return outcomes

@@ -18,7 +18,7 @@ from client.models.tokens import padded_word_ids
 from client.node import load_node, write_node
 from client.policy import Policy
 from client.shard import write_shard
-from client.store.ledger import Ledger
+from client.store.ledger import Key, Ledger
 from mechanisms.accounting.shuffle import amplify
 from mechanisms.channels import CHANNELS
 from mechanisms.guarantee import EXPOSURES, Guarantee
@@ -200,7 +200,8 @@ class Clients:
 
 def _kept(ledger: Ledger, release: Release, reply: Reply) -> NDArray[np.bool_]:
     """Return True for each row of a release that is in the ledger, byte by byte, (n,)."""
-    result = ledger.recall(release.stage, release.channel, release.digest, reply.users, reply.records)
+    key = Key(release.stage, release.channel, release.digest, release.guarantee)
+    result = ledger.recall(key, reply.users, reply.records)
     (values,) = release.payload.values()
     payload = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).reshape(len(reply), -1).view(np.uint8)
     if result.payloads.shape != payload.shape:
@@ -217,7 +218,7 @@ def _paid(ledger: Ledger, channel: str, reply: Reply, replies: list[Reply]) -> N
         worst = [r.guarantee.worst_case(declared=EXPOSURES) for r in other.releases if r.channel == channel]
         present = {*zip(other.users.tolist(), other.records.tolist(), strict=True)}
         price += sum(worst) * np.array([record in present for record in records], dtype=bool)
-    costs = ledger.spent_on(channel, reply.users, reply.records, delta=0.0, declared=frozenset(EXPOSURES))
+    costs = ledger.spent(reply.users, reply.records, channel=channel, declared=frozenset(EXPOSURES))
     mask: NDArray[np.bool_] = costs.epsilon >= price * (1 - 1e-12)
     return mask
 

@@ -14,8 +14,7 @@ from flwr.app import RecordDict
 from client.app import answer
 from client.device.bundle import Bundle
 from client.device.fleet import Fleet, Lost
-from client.device.https import MODEL, ServerError
-from client.device.model import Model
+from client.device.https import MODEL, Server, ServerError
 from client.device.statement import describe_release, format_statement, read_statement
 from client.node import load_node, write_node
 from client.policy import Policy
@@ -280,7 +279,7 @@ def test_whoever_connects_speaks_to_the_party_it_means(tmp_path: Path, monkeypat
             list(grid.get_nodes())
 
         def of_user() -> None:
-            with Model(f"https://{fake.address}", ca, role=MODEL) as model:
+            with Server(f"https://{fake.address}", ca, role=MODEL) as model:
                 model.get("/v1/question", limit=100)
 
         def of_server() -> None:

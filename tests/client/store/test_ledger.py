@@ -7,13 +7,14 @@ import os
 import shutil
 import sqlite3
 import threading
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from client.store import ledger as ledgers
-from client.store.ledger import Charge, Ledger, LedgerError
+from client.store.ledger import Charge, Key, Ledger, LedgerError
 from mechanisms.gaussian import Gaussian
 from mechanisms.guarantee import Guarantee
 
@@ -37,7 +38,7 @@ def recalled(found):
 def charge(users, records, *, stage="s", channel="label", digest="d", guarantee=RR, payloads=None, delta=0.0):
     payloads = [b"%03d" % i for i in range(len(users))] if payloads is None else payloads
     cost = guarantee.worst_case(delta)
-    return Charge(stage, channel, digest, guarantee, cost, delta, ids(*users), ids(*records), rows(payloads))
+    return Charge(Key(stage, channel, digest, guarantee), cost, delta, ids(*users), ids(*records), rows(payloads))
 
 
 def write(ledger, *charges):
@@ -54,7 +55,7 @@ def ledger(tmp_path):
 def test_a_theorem_is_a_part_of_the_key_but_for_its_last_bits(ledger):
     near, other = replace(RR, numeric_epsilon=1e-12), replace(RR, numeric_epsilon=1e-6)
     write(ledger, charge([1], [0]), charge([2], [0], guarantee=near), charge([1], [0], guarantee=other))
-    found = ledger.recall("s", "label", "d", ids(1, 2), ids(0, 0), guarantee=near)
+    found = ledger.recall(Key("s", "label", "d", near), ids(1, 2), ids(0, 0))
     assert (recalled(found), found.earlier.tolist()) == ([b"000", b"000"], [1, 0])
     assert ledger.spent(ids(1, 2)).epsilon.tolist() == [2 + 2 + 1e-6, 2]
 
@@ -85,7 +86,7 @@ def test_blocks_answer_as_single_rows_would(tmp_path, seed):
             asked = rng.permutation([(u, r) for u in [*people, 5, 2**63 - 1] for r in numbers])[: rng.integers(0, 28)]
             users, records = asked[:, 0].copy(), asked[:, 1].copy()
             for key in (("s", "label", "d"), ("t", "embedding", "e"), ("t", "label", "nothing")):
-                found = ledger.recall(*key, users, records)
+                found = ledger.recall(Key(*key, RR), users, records)
                 assert recalled(found) == [released.get((*key, *pair)) for pair in asked.tolist()]
                 others = [(*key[:2], digest) for digest in {"d", "e"} - {key[2]}]
                 assert found.earlier.tolist() == [sum((*o, *p) in released for o in others) for p in asked.tolist()]
@@ -93,7 +94,7 @@ def test_blocks_answer_as_single_rows_would(tmp_path, seed):
                 spent = [2.0 * sum(k[3] == user and k[1] not in without for k in released) for user in users]
                 assert ledger.spent(users, without=without).epsilon.tolist() == spent
             spent = [2.0 * sum((k[1], *k[3:]) == ("label", *pair) for k in released) for pair in asked.tolist()]
-            assert ledger.spent_on("label", users, records).epsilon.tolist() == spent
+            assert ledger.spent(users, records, channel="label").epsilon.tolist() == spent
         rows = ledger.rows()
         keys = [(r.user, r.record, r.stage, r.channel, r.digest) for r in rows]
         assert keys == sorted(keys) and len(keys) == len(released)
@@ -285,49 +286,48 @@ def test_a_commit_that_was_never_acknowledged_is_guarded_before_it_is_repeated(t
             with pytest.raises(LedgerError):
                 write(killed, charge([1], [0]))
         with ledger.exclusive():
-            assert recalled(ledger.recall("s", "label", "d", ids(1), ids(0))) == [b"000"]
+            assert recalled(ledger.recall(Key("s", "label", "d", RR), ids(1), ids(0))) == [b"000"]
             os.replace(tmp_path / "copy", path)
     with pytest.raises(LedgerError, match="older copy"):
         Ledger(path)
 
 
-def _damage():
-    yield "empty", lambda p: p.write_bytes(b"")
-    yield "not a database", lambda p: p.write_bytes(b"not a database at all" * 100)
-    yield "scribbled", lambda p: p.write_bytes(p.read_bytes()[:4096] + b"\xa5" * (p.stat().st_size - 4096))
-
-    def other_schema(path):
-        path.unlink()
-        with sqlite3.connect(path) as other:
-            other.execute("CREATE TABLE meta (name, value)")
-            other.execute("INSERT INTO meta VALUES ('schema', 'sottovoce-ledger-0')")
-        other.close()
-
-    yield "another schema", other_schema
-
-    def bad_theorem(path):
-        with sqlite3.connect(path) as other:
-            other.execute("DROP TRIGGER draws_UPDATE")
-            other.execute("UPDATE draws SET guarantee = '{\"epsilon\": -1}'")
-        other.close()
-
-    yield "a bad guarantee", bad_theorem
-
-    def of_another(path):  # SQLite sees no fault in it
-        data = path.read_bytes()
-        user = np.int64(1).tobytes() + np.int64(1).tobytes()
-        assert data.count(user) == 1
-        path.write_bytes(data.replace(user, np.int64(201).tobytes() + np.int64(1).tobytes()))
-
-    yield "a charge under another user's name", of_another
+def sql(path, *statements):
+    with closing(sqlite3.connect(path)) as other:
+        for statement in statements:
+            other.execute(statement)
+        other.commit()
 
 
-@pytest.mark.parametrize(("name", "damage"), list(_damage()), ids=[n for n, _ in _damage()])
-def test_a_damaged_ledger_fails_closed(tmp_path, name, damage):
+def other_schema(path):
+    path.unlink()
+    sql(path, "CREATE TABLE meta (name, value)", "INSERT INTO meta VALUES ('schema', 'sottovoce-ledger-0')")
+
+
+def of_another_user(path):  # SQLite sees no fault in it
+    data, (one, other, record) = path.read_bytes(), (np.int64(number).tobytes() for number in (1, 201, 1))
+    assert data.count(one + record) == 1
+    path.write_bytes(data.replace(one + record, other + record))
+
+
+DAMAGE = {
+    "empty": lambda path: path.write_bytes(b""),
+    "not a database": lambda path: path.write_bytes(b"not a database at all" * 100),
+    "scribbled": lambda path: path.write_bytes(path.read_bytes()[:4096] + b"\xa5" * (path.stat().st_size - 4096)),
+    "another schema": other_schema,
+    "a bad guarantee": lambda path: sql(
+        path, "DROP TRIGGER draws_UPDATE", "UPDATE draws SET guarantee = '{\"epsilon\": -1}'"
+    ),
+    "a charge under another user's name": of_another_user,
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_ledger_fails_closed(tmp_path, name):
     path = tmp_path / "l"
     with Ledger(path) as ledger:
         write(ledger, charge(range(200), range(200), payloads=[b"x" * 50] * 200))
-    damage(path)
+    DAMAGE[name](path)
     with pytest.raises(LedgerError), Ledger(path) as ledger:
         ledger.spent(ids(1))
 
@@ -338,6 +338,6 @@ def test_a_byte_that_has_changed_in_a_release_is_not_sent(tmp_path):
         write(ledger, charge([1, 2], [0, 0], payloads=[b"first release", b"other release"]))
     path.write_bytes(path.read_bytes().replace(b"first", b"fiRst"))
     with Ledger(path) as ledger:
-        for look in (ledger.rows, lambda: ledger.recall("s", "label", "d", ids(2), ids(0))):
+        for look in (ledger.rows, lambda: ledger.recall(Key("s", "label", "d", RR), ids(2), ids(0))):
             with pytest.raises(LedgerError, match="damaged"):
                 look()

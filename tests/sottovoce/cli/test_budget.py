@@ -15,7 +15,7 @@ from client.device.statement import format_statement, read_statement
 from client.models import vocabulary
 from client.node import write_node
 from client.policy import Policy
-from client.store.ledger import Charge, Ledger
+from client.store.ledger import Charge, Key, Ledger
 from mechanisms import Identity, Purkayastha, RandomizedResponse
 from mechanisms.accounting.ladder import ladder as mechanisms_ladder
 from mechanisms.channels import EMBEDDING, LABEL, VECTOR
@@ -237,7 +237,7 @@ def ledger(
     rows = np.array(users, np.int64), records, np.zeros((len(users), 1), np.uint8)
     with Ledger(path, durable=False) as book, book.exclusive():
         parts = ((channel, embedding), ("label", label))
-        book.commit([Charge(stage, name, name, m.guarantee, m.guarantee.worst_case(), 0.0, *rows) for name, m in parts])
+        book.commit([Charge(Key(stage, n, n, m.guarantee), m.guarantee.worst_case(), 0.0, *rows) for n, m in parts])
 
 
 def test_a_ledgers_ladder(capsys: pytest.CaptureFixture[str], place: Path) -> None:
@@ -263,7 +263,9 @@ def test_what_is_about_all_records_counts_in_every_rung(capsys: pytest.CaptureFi
     user, row = np.array([7]), np.zeros((1, 1), np.uint8)
     write_node(place / "me", policy=Policy(embedding=9.0, statistic=9.0, label=9.0, total=20.0))
     with Ledger(place / "me" / "ledger.sqlite") as book, book.exclusive():
-        book.commit([Charge("a", c.name, c.name, m.guarantee, 0.0, 0.0, user, np.array([r]), row) for c, m, r in made])
+        book.commit(
+            [Charge(Key("a", c.name, c.name, m.guarantee), 0.0, 0.0, user, np.array([r]), row) for c, m, r in made]
+        )
     found = answer(capsys, "ladder", "--ledger", "me/ledger.sqlite")["ladder"]
     vector, label, embedding = 2.0, 1.0, math.pi
     by_hand = {
