@@ -90,21 +90,11 @@ def plan(terms: Terms, *, mechanism: str, dim: int) -> dict[str, Any]:
     target = terms.target
     spec: dict[str, Any] = {"mechanism": mechanism} | ({"delta": terms.delta} if mechanism == "gaussian" else {})
 
-    def build(embedding: float) -> Any:
-        return catalogue.build(spec | {"epsilon": embedding}, channel="embedding", dim=dim)
-
-    build(1.0)  # reports an error before the search
-
-    def split(label: float) -> dict[str, Any]:
-        response = terms.label(label)
-        best, central = _best(
-            lambda e: fits([build(e), response], target), lambda e: _central(target, build(e), response), terms.epsilon
-        )
-        worst = None if best is None else build(best).guarantee.worst_case(terms.delta)
-        return {"label_epsilon": label, "embedding_epsilon": best, "worst_case": worst, "central_epsilon": central}
+    def build(epsilon: float) -> Any:
+        return catalogue.build(spec | {"epsilon": epsilon}, channel="embedding", dim=dim)
 
     about = {"crowd": target.users, "mechanism": mechanism, "dim": dim}
-    return _planned(terms, target, about, build(1.0), split)
+    return _planned(terms, target, about, build, lambda release: fits([*release.values()], target), "embedding", {})
 
 
 def plan_text(
@@ -124,45 +114,32 @@ def plan_text(
     Raises:
         UserError: The text exposes something that is not declared.
     """
-    public = public or {}
-    text = build(1.0)
-    if open_ := [name for name in text.guarantee.exposes if name not in public]:
+    public, text, target = public or {}, build(1.0), terms.target
+    exposes = text.guarantee.exposes
+    if open_ := [name for name in exposes if name not in public]:
         raise UserError(
             f"{text.name}: no ε holds between texts that differ in {' and '.join(EXPOSURES[n] for n in open_)}; plan "
             f'for texts that agree in it with --accept-unprotected "{open_[0]}: why it is public"'
         )
-    target = terms.target
     if crowd is not None:
-        if target.users is None or not text.guarantee.exposes:
+        if target.users is None or not exposes:
             why = "without --users there is no shuffler" if target.users is None else "the text exposes nothing"
             raise UserError(f"--crowd: {why}, so there is no crowd to speak of; leave it out")
         crowd = checks.integer("plan", "--crowd", crowd, 1, target.users)
+    agreed = {"public": public, "crowd": crowd}
 
-    def split(label: float) -> dict[str, Any]:
-        response = terms.label(label)
+    def fitting(release: Mapping[str, Mechanism]) -> bool:
+        worst = sum(item.guarantee.worst_case(terms.delta, declared=public) for item in release.values())
+        releases = terms.records * terms.stages
+        # an ε that holds only at some δ may compose to more than the sum at this δ
+        if (releases == 1 or text.guarantee.sigma is None) and worst * releases <= terms.epsilon:
+            return True  # the ladder, which is slow, gives no more than this
+        central = _central(target, **release, **agreed)
+        return central is not None and central <= terms.epsilon
 
-        def worst_case(e: float) -> float:
-            return build(e).guarantee.worst_case(terms.delta, declared=public)
-
-        def cost(e: float) -> float | None:
-            return _central(target, None, response, build(e), public, crowd)
-
-        def fitting(e: float) -> bool:
-            worst, releases = worst_case(e) + response.guarantee.worst_case(), terms.records * terms.stages
-            # an ε that holds only at some δ may compose to more than the sum at this δ
-            if (releases == 1 or text.guarantee.sigma is None) and worst * releases <= terms.epsilon:
-                return True  # the ladder, which is slow, gives no more than this
-            central = cost(e)
-            return central is not None and central <= terms.epsilon
-
-        best, central = _best(fitting, cost, terms.epsilon)
-        worst = None if best is None else worst_case(best)
-        return {"label_epsilon": label, "text_epsilon": best, "worst_case": worst, "central_epsilon": central}
-
-    hidden = crowd if text.guarantee.exposes else target.users
-    agreed = [EXPOSURES[name] for name in text.guarantee.exposes]
-    about = {"crowd": hidden, "mechanism": text.name, "tokens": text.tokens, "public": agreed}
-    return _planned(terms, target, about, text, split)
+    about = {"crowd": crowd if exposes else target.users, "mechanism": text.name, "tokens": text.tokens}
+    about["public"] = [EXPOSURES[name] for name in exposes]
+    return _planned(terms, target, about, build, fitting, "text", agreed)
 
 
 def plan_privunit(terms: Terms, *, dim: int) -> dict[str, Any]:
@@ -187,7 +164,7 @@ def plan_privunit(terms: Terms, *, dim: int) -> dict[str, Any]:
         epsilon, central = _at_most(
             best.epsilon,
             lambda e: fits([build(e)], target),
-            lambda e: _central(target, None, None, statistic=build(e)),
+            lambda e: _central(target, statistic=build(e)),
             terms.epsilon,
         )
         if epsilon is not None and target.users is not None:
@@ -221,12 +198,12 @@ def plan_users(terms: Terms, mechanism: str, label_epsilon: float | None) -> dic
     released = [mechanism_of(mechanism, classes=terms.classes, delta=terms.delta)]
     if label_epsilon is not None:
         released.append(terms.label(label_epsilon))
-    target = Target(terms.epsilon, terms.delta, 1, terms.records, terms.stages)
+    target = replace(terms, users=None).target  # of which no number is out of range
     needed = users_needed(
         released, epsilon=target.epsilon, delta=target.delta, records=target.records, stages=target.stages
     )
-    described_all = [described(item) for item in released]
-    return {"epsilon": terms.epsilon, "delta": terms.delta, "mechanisms": described_all, "users": needed}
+    names = [described(item) for item in released]
+    return {"epsilon": terms.epsilon, "delta": terms.delta, "mechanisms": names, "users": needed}
 
 
 def _about(terms: Terms, target: Target, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,9 +218,36 @@ def _about(terms: Terms, target: Target, about: Mapping[str, Any]) -> dict[str, 
 
 
 def _planned(
-    terms: Terms, target: Target, about: Mapping[str, Any], drawn: Mechanism, split: Callable[[float], dict[str, Any]]
+    terms: Terms,
+    target: Target,
+    about: Mapping[str, Any],
+    build: Callable[[float], Mechanism],
+    fitting: Callable[[Mapping[str, Mechanism]], bool],
+    channel: str,
+    agreed: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Plan each split. `drawn` is the mechanism at some ε; "reason" is set if its sampler leaves no room in δ."""
+    """Return the largest ε of a channel's mechanism beside each label; "reason" if its sampler leaves no room in δ.
+
+    `build` returns the mechanism at an ε, `fitting` judges it together with a label's, by channel, and `agreed` has
+    arguments of the ladder about what is public.
+    """
+    drawn = build(1.0)  # reports an error before the search
+    declared = agreed.get("public") or {}
+
+    def split(label: float) -> dict[str, Any]:
+        def release(epsilon: float) -> dict[str, Any]:
+            return {channel: build(epsilon), "label": response}
+
+        def fits_at(epsilon: float) -> bool:
+            return fitting(release(epsilon))
+
+        response = terms.label(label)
+        best, central = _at_most(
+            largest(fits_at), fits_at, lambda e: _central(target, **release(e), **agreed), terms.epsilon
+        )
+        worst = None if best is None else build(best).guarantee.worst_case(terms.delta, declared=declared)
+        return {"label_epsilon": label, f"{channel}_epsilon": best, "worst_case": worst, "central_epsilon": central}
+
     splits = []
     for number, label in enumerate(terms.label_epsilons, 1):
         log.info(f"label ε = {label:g}: split {number} of {len(terms.label_epsilons)}")
@@ -271,22 +275,14 @@ def _delivered(users: int, dropout: float) -> int:
     return delivered
 
 
-def _best(
-    fitting: Callable[[float], bool], central: Callable[[float], float | None], epsilon: float
-) -> tuple[float | None, float | None]:
-    """Return the largest parameter that fits, to three digits, and its central ε; None if nothing fits."""
-    most = largest(fitting)
-    return (None, None) if most is None else _at_most(most, fitting, central, epsilon)
-
-
 def _at_most(
-    most: float, fitting: Callable[[float], bool], central: Callable[[float], float | None], epsilon: float
+    most: float | None, fitting: Callable[[float], bool], central: Callable[[float], float | None], epsilon: float
 ) -> tuple[float | None, float | None]:
     """Return the largest parameter of three digits up to about `most`, and its central ε; None if nothing fits.
 
     `most` is exact up to TOLERANCE, so a value slightly above it is tried first.
     """
-    best = _rounded(most * (1 + TOLERANCE))
+    best = None if most is None else _rounded(most * (1 + TOLERANCE))
     while best is not None and best > 0:
         cost = central(best) if fitting(best) else None  # `fitting` is faster than the price
         if cost is not None and cost <= epsilon:
@@ -296,30 +292,11 @@ def _at_most(
 
 
 def _central(
-    target: Target,
-    embedding: Any,
-    label: Any,
-    text: TextMechanism | None = None,
-    public: Mapping[str, str] | None = None,
-    crowd: int | None = None,
-    statistic: PrivUnit | None = None,
+    target: Target, *, embedding: Mechanism | None = None, label: Mechanism | None = None, **release: Any
 ) -> float | None:
     """Return the ε of a user by the ladder: shuffled, or local if nothing is amplified."""
-    rungs = {
-        r.name: r.epsilon
-        for r in ladder(
-            embedding,
-            label,
-            records=target.records,
-            stages=target.stages,
-            users=target.users,
-            delta=target.delta,
-            text=text,
-            public=public,
-            crowd=crowd,
-            statistic=statistic,
-        )
-    }
+    numbers = {name: getattr(target, name) for name in ("records", "stages", "users", "delta")}
+    rungs = {rung.name: rung.epsilon for rung in ladder(embedding, label, **numbers, **release)}
     return rungs["shuffled"] if rungs["shuffled"] is not None else rungs["user"]
 
 

@@ -19,7 +19,7 @@ from server.protocols.models import Model
 from server.protocols.protocol import Channels
 from server.training.descent import DPSGD
 from simulations.experiment.arm import Arm, ArmSetup
-from simulations.experiment.ladder import Spent
+from simulations.experiment.ladder import Curator, Releases
 
 
 @dataclass(frozen=True)
@@ -60,63 +60,31 @@ class Promise:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Curator:
-    """Description of a trusted server in words, and its guarantee for the outcome."""
-
-    description: str
-    epsilon: float
-    delta: float
-
-
-@dataclass(frozen=True)
-class Released:
-    """Mechanisms of an arm whose protocol is settled.
-
-    Args:
-        embedding: Mechanism of embeddings; None if none is released.
-        text: Mechanism of texts; None if none is released.
-        label: Mechanism of labels; None if none is released, or labels are declared public.
-        public_label: True if labels are sent in clear, declared public.
-        statistics: Mechanism of the user vectors of each training stage; () if none is released.
-        curator: Trusted server that processes the user vectors; None if the server is not trusted.
-        answer: Mechanism of answers at inference, if they are released.
-        asked_text: Mechanism of texts at inference, if it differs from `text`.
-    """
-
-    embedding: Mechanism | None
-    text: TextMechanism | None
-    label: Mechanism | None
-    public_label: bool
-    statistics: tuple[Mechanism, ...] = ()
-    curator: Curator | None = None
-    answer: Mechanism | None = None
-    asked_text: TextMechanism | None = None
-
-    @property
-    def name(self) -> str | None:
-        """Return the joined names of the mechanisms of texts, user vectors, embeddings and answers, or None."""
-        every = (self.text, self.asked_text, *self.statistics[:1], self.embedding, self.answer)
-        names = [mechanism.name for mechanism in every if mechanism is not None]
-        return ", then ".join(names) or None
-
-
-def released(setup: ArmSetup, channels: Channels, model: Model | None, driver: Driver) -> Released:
-    """Return the mechanisms of the arm's users, also if too little arrived to train a model."""
+def releases(setup: ArmSetup, channels: Channels, model: Model | None, driver: Driver) -> Releases:
+    """Return what an arm's users released, also if too little arrived to train a model."""
+    stages, vectors = driver.teaching.stages, channels.statistic is not None
     candidates = channels.embedding if channels.embedded else ()
-    embedding = model.embedding if model is not None else next(iter(candidates), None)
-    if channels.statistic is not None:
-        requests = driver.teaching.requests.values()
-        statistics = tuple(request.question(VectorQuestion).mechanism for request in requests)
-        return Released(embedding, None, None, False, statistics, _curator(setup.arm, channels), channels.answer)
-    public_label = channels.teaching and setup.arm.label is None and LABEL.name in setup.declared
-    label = channels.label if channels.teaching and not public_label else None
-    if channels.taught is None or channels.taught == channels.text:
-        return Released(embedding, channels.text, label, public_label, answer=channels.answer)
-    return Released(embedding, channels.taught, label, public_label, asked_text=channels.text)
+    records = channels.teaching and not vectors
+    public_label = records and setup.arm.label is None and LABEL.name in setup.declared
+    in_clear = records and math.isinf(channels.label.guarantee.worst_case())
+    text = channels.text if channels.taught is None else channels.taught
+    requests = driver.teaching.requests.values() if vectors else ()
+    return Releases(
+        embedding=model.embedding if model is not None else next(iter(candidates), None),
+        label=channels.label if records and not public_label else None,
+        train=tuple(stages.values()) if channels.teaching else None,
+        test=next(iter(driver.asking.stages.values()), None),
+        text=text,
+        asked_text=None if channels.text == text else channels.text,
+        statistics=tuple(request.question(VectorQuestion).mechanism for request in requests),
+        answer=channels.answer,
+        classes=tuple(driver.teaching.classes.get(stage, 0) for stage in stages) if in_clear else None,
+        public_label=public_label,
+        curator=_curator(setup.arm, channels) if vectors else None,
+    )
 
 
-def promise(policy: Policy, what: Released) -> Promise:
+def promise(policy: Policy, what: Releases) -> Promise:
     """Return the guarantee of a user who releases all of it, at the price of the policy.
 
     A user whose inference releases something else has the guarantee of that, under `asking_epsilon`.
@@ -128,7 +96,7 @@ def promise(policy: Policy, what: Released) -> Promise:
         inference = "no protection" if math.isinf(answer.epsilon) else f"{metric_statement([answer])}, any two texts"
         asks = Promise(statement=inference, worst_case_epsilon=worst)
     elif what.asked_text is not None:
-        asks = _promise(policy, what.asked_text, Released(None, what.asked_text, None, False))
+        asks = _promise(policy, what.asked_text, Releases())
     elif what.statistics and what.embedding is not None:
         asks = _promise(policy, what.embedding, what)
     else:
@@ -141,24 +109,7 @@ def promise(policy: Policy, what: Released) -> Promise:
     )
 
 
-def spent(what: Released, channels: Channels, driver: Driver) -> Spent:
-    """Return the input of the accounting: mechanisms, and the users that the shuffler delivered, stage by stage."""
-    stages = driver.teaching.stages
-    in_clear = channels.teaching and math.isinf(channels.label.guarantee.worst_case())
-    return Spent(
-        embedding=what.embedding,
-        label=channels.label if channels.teaching else None,
-        train=tuple(stages.values()) if channels.teaching else None,
-        test=next(iter(driver.asking.stages.values()), None),
-        text=what.text,
-        asked_text=what.asked_text,
-        statistics=what.statistics,
-        answer=what.answer,
-        classes=tuple(driver.teaching.classes.get(stage, 0) for stage in stages) if in_clear else None,
-    )
-
-
-def _of_statistic(policy: Policy, what: Released) -> Promise:
+def _of_statistic(policy: Policy, what: Releases) -> Promise:
     guarantee = what.statistics[0].guarantee  # every stage's is the same
     worst = policy.cost(guarantee).epsilon
     statement = "no protection" if math.isinf(worst) else f"{metric_statement([guarantee])}, any two users' data"
@@ -180,7 +131,7 @@ def _curator(arm: Arm, channels: Channels) -> Curator | None:
     return Curator(f"{trusted} ({', '.join(f'{name} {v}' for name, v in arm.curator.items())})", epsilon, delta)
 
 
-def _promise(policy: Policy, data: Mechanism | None, what: Released) -> Promise:
+def _promise(policy: Policy, data: Mechanism | None, what: Releases) -> Promise:
     label = None if what.label is None else what.label.guarantee
     declared: Mapping[str, str] = policy.declared
     statement = _in_words(data, label) + ("; labels in clear, declared public" if what.public_label else "")

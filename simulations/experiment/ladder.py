@@ -24,32 +24,52 @@ GRADIENTS = f"{PAPER}: gradients through M1 and BERT depend on raw text"
 
 
 @dataclass(frozen=True)
-class Spent:
+class Curator:
+    """Description of a trusted server in words, and its guarantee for the outcome."""
+
+    description: str
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class Releases:
     """Releases of an arm's users: the mechanisms, and the number of users that each stage delivered.
 
-    A stage whose batch was discarded counts 0.
+    A stage whose batch was discarded counts 0. A mechanism is None where nothing of its channel is released.
 
     Args:
         embedding: Mechanism of embeddings.
-        label: Mechanism of labels.
+        label: Mechanism of labels; None if labels are declared public, too.
         train: Users delivered in each stage of disjoint training users; None without any such request.
         test: Test users delivered; None without any such request.
         text: Mechanism of the texts of training users, and of test users unless `asked_text` is given.
-        statistics: Mechanism of the user vectors of each training stage. These users release nothing else.
-        classes: For each training stage the rows of the smallest class, if labels are sent in clear; otherwise None.
-        answer: Mechanism of the answers of test users, who release nothing else.
         asked_text: Mechanism of the texts of test users, if it differs.
+        statistics: Mechanism of the user vectors of each training stage. These users release nothing else.
+        answer: Mechanism of the answers of test users, who release nothing else.
+        classes: For each training stage the rows of the smallest class, if labels are sent in clear; otherwise None.
+        public_label: True if labels are sent in clear, declared public.
+        curator: Trusted server that processes the user vectors; None if the server is not trusted.
     """
 
-    embedding: Mechanism | None
-    label: Mechanism | None
-    train: tuple[int, ...] | None
-    test: int | None
+    embedding: Mechanism | None = None
+    label: Mechanism | None = None
+    train: tuple[int, ...] | None = None
+    test: int | None = None
     text: TextMechanism | None = None
-    statistics: tuple[Mechanism, ...] = ()
-    classes: tuple[int, ...] | None = None
-    answer: Mechanism | None = None
     asked_text: TextMechanism | None = None
+    statistics: tuple[Mechanism, ...] = ()
+    answer: Mechanism | None = None
+    classes: tuple[int, ...] | None = None
+    public_label: bool = False
+    curator: Curator | None = None
+
+    @property
+    def name(self) -> str | None:
+        """Return the joined names of the mechanisms of texts, user vectors, embeddings and answers, or None."""
+        every = (self.text, self.asked_text, *self.statistics[:1], self.embedding, self.answer)
+        names = [mechanism.name for mechanism in every if mechanism is not None]
+        return ", then ".join(names) or None
 
     def crowd(self, *, stated: int | None, records: int) -> int | None:
         """Return the smallest crowd of the training users.
@@ -69,7 +89,7 @@ class Spent:
         return None if stated is None else min(stated, counted)
 
 
-def of_run(setup: ArmSetup, spent: Spent, *, records: int | None, test_records: int | None) -> dict[str, Any]:
+def of_run(setup: ArmSetup, what: Releases, *, records: int | None, test_records: int | None) -> dict[str, Any]:
     """Return the ladders of an arm that has run, JSON-ready.
 
     Stages have disjoint users, so a user pays for one of them. The result holds for every stage: it takes the fewest
@@ -78,7 +98,7 @@ def of_run(setup: ArmSetup, spent: Spent, *, records: int | None, test_records: 
 
     Args:
         setup: The arm.
-        spent: Releases of its users.
+        what: Releases of its users.
         records: Maximum number of records of a training user; None if it is unknown.
         test_records: Maximum number of records of a test user; None if it is unknown.
 
@@ -87,19 +107,17 @@ def of_run(setup: ArmSetup, spent: Spent, *, records: int | None, test_records: 
     """
     notes: dict[str, str] = {}
     ladders: dict[str, Any] = {"ladder": None, "test_ladder": None}
-    if spent.train:
-        if len(spent.train) > 1:
-            counts = ", ".join(f"{n:,}" for n in spent.train)
+    if what.train:
+        if len(what.train) > 1:
+            counts = ", ".join(f"{n:,}" for n in what.train)
             notes["shuffled"] = f"stages of disjoint users delivered {counts}; this is the smallest stage's"
-        users = min(spent.train) if setup.shuffled else None
-        crowd = spent.crowd(stated=setup.arm.smallest_crowd, records=records or 1)
-        rungs = _train(
-            setup, [spent.embedding], spent.label, users, records, notes, spent.text, crowd, spent.statistics
-        )
+        users = min(what.train) if setup.shuffled else None
+        crowd = what.crowd(stated=setup.arm.smallest_crowd, records=records or 1)
+        rungs = _train(setup, [what.embedding], what.label, users, records, notes, what.text, crowd, what.statistics)
         ladders["ladder"] = _plain(rungs)
-    if spent.test is not None:
-        users, text = spent.test if setup.shuffled else None, spent.asked_text or spent.text
-        rungs = _test(setup, [spent.embedding], users, {}, text, spent.answer, records=test_records)
+    if what.test is not None:
+        users, text = what.test if setup.shuffled else None, what.asked_text or what.text
+        rungs = _test(setup, [what.embedding], users, {}, text, what.answer, records=test_records)
         ladders["test_ladder"] = _plain(rungs)
     return ladders
 

@@ -19,8 +19,8 @@ from server.protocols.protocol import Channels
 from server.training.public_maps import dim_of
 from server.training.robust_mean import BatchTest
 from simulations.experiment.arm import DEFAULT_DIM, ArmSetup
-from simulations.experiment.guarantees import Promise, Released, promise, released, spent
-from simulations.experiment.ladder import of_run
+from simulations.experiment.guarantees import Promise, promise, releases
+from simulations.experiment.ladder import Releases, of_run
 
 log = logging.getLogger(__name__)
 
@@ -235,10 +235,9 @@ def arm_result(
     records: int | None,
     test_records: int | None,
 ) -> ArmResult:
-    """Return the result of an arm before scoring. The numbers of records are those of `of_run`."""
-    arm, what = setup.arm, released(setup, channels, model, driver)
-    log.info(f"{arm.name}: accounting: what one user's releases cost, rung by rung")
-    rungs = of_run(setup, spent(what, channels, driver), records=records, test_records=test_records)
+    """Return the result of an arm before scoring, without accuracies. For `records`, see `of_run`."""
+    log.info(f"{setup.arm.name}: accounting: what one user's releases cost, rung by rung")
+    arm, what = setup.arm, releases(setup, channels, model, driver)
     teaching, asking = driver.teaching, driver.asking
     spec = arm.statistic or arm.embedding or arm.text or arm.answer or {}
     return ArmResult(
@@ -262,7 +261,7 @@ def arm_result(
         batch_tests=getattr(model, "tests", ()),
         queried=bool(teaching.requests) or not channels.teaching,
         doubts=list(getattr(model, "doubts", ())),
-        **rungs,
+        **of_run(setup, what, records=records, test_records=test_records),
     )
 
 
@@ -281,7 +280,7 @@ def _liars(driver: Driver) -> str:
     return bounds[-1] if bounds else ""
 
 
-def _dim(what: Released, channels: Channels, model: Model | None) -> int:
+def _dim(what: Releases, channels: Channels, model: Model | None) -> int:
     """Return m', even if nothing of it leaves a device; for user vectors, the number of features."""
     if channels.statistic is not None:
         return channels.features or (DEFAULT_DIM if model is None or model.asked is None else model.asked.dim)

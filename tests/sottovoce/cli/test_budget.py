@@ -26,7 +26,7 @@ from mechanisms.words.custext import CusText
 from mechanisms.words.text import TextMechanism
 from simulations.analysis import plan
 from simulations.experiment import Arm, Experiment, load, text_mechanism
-from simulations.experiment.ladder import PAPER, Spent, of_experiment, of_run
+from simulations.experiment.ladder import PAPER, Releases, of_experiment, of_run
 from sottovoce import ladder
 from sottovoce.cli import main as cli
 from tests.support.budgets import PURKAYASTHA, answer, printed, rung
@@ -173,7 +173,9 @@ def test_a_run_counts_what_was_delivered() -> None:
     )
 
     def ladders(records: int = 1, **counts: Any) -> dict[str, Any]:
-        spent = Spent(Purkayastha(16, 1.0), RandomizedResponse(1.0, 2), **{"train": (1700, 1500), "test": 900} | counts)
+        spent = Releases(
+            Purkayastha(16, 1.0), RandomizedResponse(1.0, 2), **{"train": (1700, 1500), "test": 900} | counts
+        )
         return of_run(experiment.setup(arm), spent, records=records, test_records=1)
 
     run = ladders()
@@ -190,7 +192,7 @@ def test_a_run_counts_what_was_delivered() -> None:
 def test_labels_in_clear_are_counted_and_what_texts_expose_is_stated() -> None:
     experiment = study(population__users=20_000)
     arm = Arm(name="a", embedding={"mechanism": "purkayastha", "epsilon": 1.0, "dim": 16}, smallest_crowd=5000)
-    spent = Spent(Purkayastha(16, 1.0), Identity("label", 2), train=(9000, 8000), test=900, classes=(4000, 700))
+    spent = Releases(Purkayastha(16, 1.0), Identity("label", 2), train=(9000, 8000), test=900, classes=(4000, 700))
     run = of_run(experiment.setup(arm), spent, records=1, test_records=1)
     last = rung(run["ladder"], "shuffled")
     assert last["crowd"] == 700 and "a crowd of 700 users who agree in label, sent in clear" in last["assumption"]
@@ -212,7 +214,7 @@ def test_labels_in_clear_are_counted_and_what_texts_expose_is_stated() -> None:
 
 def test_the_published_procedure_is_a_trusted_simulation() -> None:
     experiment = load("sst2-paper")
-    spent = Spent(Purkayastha(16, 10.0), None, train=(8000,), test=None)
+    spent = Releases(Purkayastha(16, 10.0), None, train=(8000,))
     run = of_run(experiment.setup(experiment.arms[1]), spent, records=1, test_records=None)["ladder"]
     assert rung(run, "embedding")["worst_case"] == pytest.approx(30 * math.pi, rel=1e-6)  # each of three steps
     assert rung(run, "gradients")["epsilon"] == "inf" and PAPER in rung(run, "gradients")["assumption"]
