@@ -64,30 +64,13 @@ class Study:
 
 
 def check(study: Study) -> None:
-    """Check the numbers and the mechanisms of a study.
-
-    Raises:
-        UserError: A number is out of range, or a mechanism is not NAME[:key=value,...] or draws no single words.
-    """
-    if not study.mechanisms:
-        raise UserError("--mechanism: name at least one, as madlib or madlib-syntax:mode=paper,k=20")
+    """Raise UserError for a mechanism that is not NAME[:key=value,...], or that draws no single words."""
     for text in study.mechanisms:
         if getattr(catalogue.admit(read_mechanism(text)["mechanism"]), "reads", ()):
             raise UserError(
                 f"--mechanism {text}: a language model reads the whole text for each draw, so a word alone has no "
                 "deniability; compare texts (sanitize --similarity), or arms of an experiment"
             )
-    for name, value, low, high in (
-        ("--sample", study.sample, 1, 10**6),
-        ("--draws", study.draws, 2, 10**5),
-        ("--quantile", study.quantile, 0, 1),
-        ("--target", study.target, 0, 1),
-    ):
-        if value is not None and not low <= value <= high:
-            raise UserError(f"{name}: must be from {low:,} to {high:,}, got {value:g}")
-    for epsilon in study.epsilons:
-        if not 0 <= epsilon <= 1000:  # also true for not-a-number
-            raise UserError(f"--epsilon: must be from 0 to 1000, got {epsilon:g}")
 
 
 def load_words(source: str) -> Vocabulary:
@@ -177,7 +160,9 @@ def _measure(study: Study, text: str, mechanism: Any, inputs: np.ndarray, output
     same = np.asarray(vocabulary.tags)[outputs] == np.asarray(vocabulary.tags)[inputs][:, None]
     by_word = same.mean(axis=1)
     rows = confusion.sum(axis=1)
-    distances = _distances(vocabulary, inputs, outputs)[changed]
+    apart = np.empty(outputs.shape)
+    for i, word in enumerate(inputs):
+        apart[i] = np.linalg.norm(vocabulary.vectors[outputs[i]] - vocabulary.vectors[word], axis=1)
     guarantee = mechanism.guarantee
     return {
         "mechanism": text,
@@ -197,7 +182,7 @@ def _measure(study: Study, text: str, mechanism: Any, inputs: np.ndarray, output
         "tag_kept_mean_of_tags": float(np.mean(np.diag(confusion)[rows > 0] / rows[rows > 0])),
         "tag_kept_where_substituted": float(same[changed].mean()) if changed.any() else math.nan,
         "confusion": confusion,
-        "distance": _spread(distances),
+        "distance": _spread(apart[changed]),
     }
 
 
@@ -206,13 +191,6 @@ def confusion_of(vocabulary: Vocabulary, inputs: np.ndarray, outputs: np.ndarray
     before = np.repeat(np.asarray(vocabulary.tags)[inputs].astype(np.int64), outputs.shape[1])
     pairs = before * len(TAGS) + np.asarray(vocabulary.tags)[outputs.reshape(-1)]
     return np.bincount(pairs, minlength=len(TAGS) ** 2).reshape(len(TAGS), len(TAGS))
-
-
-def _distances(vocabulary: Vocabulary, inputs: np.ndarray, outputs: np.ndarray) -> np.ndarray:
-    apart = np.empty(outputs.shape)
-    for i, word in enumerate(inputs):
-        apart[i] = np.linalg.norm(vocabulary.vectors[outputs[i]] - vocabulary.vectors[word], axis=1)
-    return apart
 
 
 def _spread(values: np.ndarray) -> dict[str, float]:
@@ -233,44 +211,29 @@ def label(run_: dict[str, Any]) -> str:
     return run_["mechanism"] if run_["epsilon"] is None else f"{run_['mechanism']}, ε = {run_['epsilon']:.4g}"
 
 
-HEADINGS = (
-    "mechanism",
-    "ε",
-    "N_x mean",
-    "N_x median",
-    "N_x .9",
-    "S_x mean",
-    "S_x core",
-    "S*_y median",
-    "tag kept",
-    "by tag",
-    "substituted",
-    "distance",
-    "worst case",
-)
-
-
 def table(results: dict[str, Any]) -> str:
     """Return the table of all runs in Markdown, with its legend."""
     rows = [
-        (
-            r["mechanism"],
-            shown(r["epsilon"]),
-            *(f"{r['stays'][k]:.3f}" for k in ("mean", "q0.5", "q0.9")),
-            f"{r['distinct']['mean']:.1f}",
-            f"{r['core']['mean']:,.0f}",
-            f"{r['origins']['q0.5']:.1f}",
-            f"{r['tag_kept']:.3f} ± {r['tag_kept_se']:.3f}",
-            f"{r['tag_kept_mean_of_tags']:.3f}",
-            f"{r['tag_kept_where_substituted']:.3f}",
-            f"{r['distance']['q0.5']:.2f}",
-            f"∞ ({', '.join(r['exposes'])})" if r["exposes"] else shown(r["worst_case"]),
-        )
+        {
+            "mechanism": r["mechanism"],
+            "ε": shown(r["epsilon"]),
+            "N_x mean": f"{r['stays']['mean']:.3f}",
+            "N_x median": f"{r['stays']['q0.5']:.3f}",
+            "N_x .9": f"{r['stays']['q0.9']:.3f}",
+            "S_x mean": f"{r['distinct']['mean']:.1f}",
+            "S_x core": f"{r['core']['mean']:,.0f}",
+            "S*_y median": f"{r['origins']['q0.5']:.1f}",
+            "tag kept": f"{r['tag_kept']:.3f} ± {r['tag_kept_se']:.3f}",
+            "by tag": f"{r['tag_kept_mean_of_tags']:.3f}",
+            "substituted": f"{r['tag_kept_where_substituted']:.3f}",
+            "distance": f"{r['distance']['q0.5']:.2f}",
+            "worst case": f"∞ ({', '.join(r['exposes'])})" if r["exposes"] else shown(r["worst_case"]),
+        }
         for r in results["runs"]
     ]
     sampled = any(not r["exact"] for r in results["runs"])
     return (
-        f"{markdown_table(HEADINGS, rows)}\n\n"
+        f"{markdown_table([*rows[0]], [[*row.values()] for row in rows])}\n\n"
         f"{results['sample']:,} of {results['vocabulary_size']:,} words, {results['draws']} draws each. "
         "N_x: how often a word stays. S_x: distinct outputs of these draws; core: outputs that hold .95 of the "
         f"probability{' (of the draws, where there are no closed probabilities)' * sampled}"

@@ -126,7 +126,7 @@ def plan_text(
             why = "without --users there is no shuffler" if target.users is None else "the text exposes nothing"
             raise UserError(f"--crowd: {why}, so there is no crowd to speak of; leave it out")
         crowd = checks.integer("plan", "--crowd", crowd, 1, target.users)
-    agreed = {"public": public, "crowd": crowd}
+    agreed: dict[str, Any] = {"public": public, "crowd": crowd}
 
     def fitting(release: Mapping[str, Mechanism]) -> bool:
         worst = sum(item.guarantee.worst_case(terms.delta, declared=public) for item in release.values())
@@ -137,7 +137,7 @@ def plan_text(
         central = _central(target, **release, **agreed)
         return central is not None and central <= terms.epsilon
 
-    about = {"crowd": crowd if exposes else target.users, "mechanism": text.name, "tokens": text.tokens}
+    about: dict[str, Any] = {"crowd": crowd if exposes else target.users, "mechanism": text.name, "tokens": text.tokens}
     about["public"] = [EXPOSURES[name] for name in exposes]
     return _planned(terms, target, about, build, fitting, "text", agreed)
 

@@ -66,7 +66,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         values.text(self.name, "name")
-        object.__setattr__(self, "seed", values.whole(0, most=values.MOST_SEED)(self.seed, "seed"))
+        object.__setattr__(self, "seed", values.whole(0, bits=64)(self.seed, "seed"))
         if not slug(self.name):
             raise UserError(f"name: must contain a letter or a digit, got {self.name!r}")
         self._resolve()

@@ -29,7 +29,7 @@ Rungs = Sequence[Mapping[str, Any]] | None
 #: Test texts that a model is scored on: sanitized ones as they arrived, and clear ones on the device.
 SPLITS = ("sanitized", "on_device")
 #: Measures that tables for people show, with their headings: results.md, the terminal, tables of sweeps,
-#: LaTeX, the report, the model card. Groups of a measure, named "measure: group", have a table of their own.
+#: the report, the model card. Groups of a measure, named "measure: group", have a table of their own.
 SHOWN: dict[str, str] = {name: name for name in ("matthews", "macro-f1", "auroc", "auprc", "pearson", "spearman")} | {
     "by-class": "accuracy by class",
     "by-group": "accuracy by group",

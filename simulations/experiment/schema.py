@@ -17,7 +17,6 @@ from mechanisms.plugin import installed
 from simulations.experiment.arm import CURATORS, Arm
 from simulations.experiment.names import key
 from simulations.experiment.sections import SECTIONS, PublicConfig, Section
-from simulations.experiment.values import MOST_SEED
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 #: Keys of the file outside all sections, with their schemas.
@@ -26,7 +25,7 @@ _TOP: dict[str, dict[str, Any]] = {
     "seed": {
         "type": "integer",
         "minimum": 0,
-        "maximum": MOST_SEED,
+        "maximum": 2**64 - 1,
         "default": 1,
         "description": "Seed of everything that is drawn, below 2^64.",
     },

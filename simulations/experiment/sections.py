@@ -305,7 +305,8 @@ def _checked(option: Option) -> values.Check:
     if isinstance(option.default, bool):
         return values.flag
     if isinstance(option.default, int):
-        return values.whole(option.least, none=option.optional)
+        check = values.whole(option.least)
+        return values.word_or("none", check) if option.optional else check
     if isinstance(option.default, float):
         return values.number(option.least)
     return values.choice(*option.choices) if option.choices else values.text

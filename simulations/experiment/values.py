@@ -22,206 +22,171 @@ class Check:
     """Callable that takes a value and its place, and returns the value or raises UserError.
 
     Args:
-        read: The check itself.
+        must: What a value must be, for errors.
+        read: Function that returns the value in its final type, or None for a value that is not accepted.
         schema: Accepted values, as far as JSON Schema can express them.
+        near: Names of which an error shows the most similar.
     """
 
-    read: Callable[[Any, str], Any]
+    must: str
+    read: Callable[[Any], Any]
     schema: dict[str, Any] = field(hash=False)
+    near: tuple[str, ...] = ()
 
     def __call__(self, value: Any, where: str) -> Any:
         """Return the value in its final type, or raise UserError with its place."""
-        return self.read(value, where)
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise UserError(f"{where}: must be a text that is not empty, got {value!r}")
-    return value
-
-
-def _flag(value: Any, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise UserError(f"{where}: must be true or false, got {value!r}")
-    return value
+        result = self.read(value)
+        if result is None:
+            raise UserError(f"{where}: must be {self.must}, got {value!r}{nearest(value, self.near)}")
+        return result
 
 
 def choice(*names: str) -> Check:
     """Return a check for one text out of some."""
-
-    def check(value: Any, where: str) -> str:
-        if value not in names:
-            raise UserError(f"{where}: must be {either(names)}, got {value!r}{nearest(value, names)}")
-        return str(value)
-
-    return Check(check, {"enum": list(names)})
+    return Check(either(names), lambda value: str(value) if value in names else None, {"enum": list(names)}, names)
 
 
-#: Largest whole number of most keys, which floats hold exactly, and largest seed, which torch takes.
-MOST, MOST_SEED = 2**53, 2**64 - 1
+def whole(least: int, *, bits: int = 53) -> Check:
+    """Return a check for a whole number of at least `least`, of so many bits: floats hold all of 53 exactly."""
 
+    def read(value: Any) -> int | None:
+        number = integer(value)
+        return None if number is None or not least <= number < 2**bits else number
 
-def whole(least: int, *, most: int = MOST, none: bool = False) -> Check:
-    """Return a check for a whole number from `least` to `most`, or also for "none"."""
-
-    def check(value: Any, where: str) -> int | str:
-        if none and value == "none":
-            return "none"
-        number, either = integer(value), '"none" or ' if none else ""
-        if number is None or number < least:
-            raise UserError(f"{where}: must be {either}a whole number of at least {least}, got {value!r}")
-        if number > most:
-            raise UserError(f"{where}: must be a whole number from {least} to {most}, got {number}")
-        return number
-
-    schema = {"type": "integer", "minimum": least}
-    return Check(check, {"anyOf": [{"const": "none"}, schema]} if none else schema)
-
-
-def _auto_or_wholes(value: Any, where: str) -> tuple[int, ...] | str:
-    if value == "auto":
-        return "auto"
-    entries = tuple(value) if isinstance(value, list | tuple) else (None,)
-    numbers = tuple(number for entry in entries if (number := integer(entry)) is not None and number >= 1)
-    if len(set(numbers)) < len(entries):
-        raise UserError(f'{where}: must be "auto" or a list of different whole numbers of at least 1, got {value!r}')
-    return numbers
-
-
-def _interval(value: Any, where: str) -> tuple[float, float]:
-    two = isinstance(value, list | tuple) and len(value) == 2
-    if not two or not all(is_number(v) and math.isfinite(v) for v in value) or not value[0] < value[1]:
-        raise UserError(f"{where}: must be two finite numbers, the lower first, as [0.0, 5.0], got {value!r}")
-    return float(value[0]), float(value[1])
-
-
-def choices(*allowed: str) -> Check:
-    """Return a check for a list of different texts out of some; it may be empty."""
-
-    def check(value: Any, where: str) -> tuple[str, ...]:
-        good = isinstance(value, list | tuple) and all(v in allowed for v in value if isinstance(v, str))
-        if not good or not all(isinstance(v, str) for v in value) or len(set(value)) < len(value):
-            named = ", ".join(f'"{v}"' for v in allowed)
-            raise UserError(f"{where}: must be a list of different ones of {named}, got {value!r}")
-        return tuple(value)
-
-    return Check(check, {"type": "array", "items": {"enum": list(allowed)}, "uniqueItems": True})
+    return Check(f"a whole number of at least {least}, below 2^{bits}", read, {"type": "integer", "minimum": least})
 
 
 def number(least: float = 0.0, *, above: bool = False, below: float = math.inf, infinite: bool = False) -> Check:
     """Return a check for a float of at least `least` (or above it) and below `below`; inf only means "no limit"."""
 
-    def check(value: Any, where: str) -> float:
-        bounds = f"{'above' if above else 'of at least'} {least:g}"
-        bounds += f" and below {below:g}" if below < math.inf else ""
+    def read(value: Any) -> float | None:
         within = is_number(value) and (value > least if above else value >= least)
-        if not within or (value >= below and not (infinite and value == math.inf)):
-            raise UserError(f"{where}: must be a {'' if infinite else 'finite '}number {bounds}, got {value!r}")
-        return float(value)
+        return float(value) if within and (value < below or (infinite and value == math.inf)) else None
 
+    bounds = f"{'above' if above else 'of at least'} {least:g}" + (f" and below {below:g}" if below < math.inf else "")
     schema: dict[str, Any] = {"type": "number", "exclusiveMinimum" if above else "minimum": least}
-    return Check(check, schema | ({"exclusiveMaximum": below} if below < math.inf else {}))
+    schema |= {"exclusiveMaximum": below} if below < math.inf else {}
+    return Check(f"a {'' if infinite else 'finite '}number {bounds}", read, schema)
 
 
-def _auto_or_whole(value: Any, where: str) -> int | str:
-    if value == "auto":
-        return "auto"
-    number = integer(value)
-    if number is None or not 1 <= number <= MOST:
-        raise UserError(f'{where}: must be "auto" or a whole number of at least 1, got {value!r}')
-    return number
+def word_or(word: str, check: Check) -> Check:
+    """Return a check for a word, as "auto", or for what another check accepts."""
+    schema = {"anyOf": [{"const": word}, check.schema]}
+    return Check(f'"{word}" or {check.must}', lambda value: word if value == word else check.read(value), schema)
 
 
-def _column(value: Any, where: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise UserError(f"{where}: must be a column's name, got {value!r}; a file without names needs a header line")
-    return value
+def distinct(must: str, check: Check) -> Check:
+    """Return a check for a list of different values, each of which another check accepts; it may be empty."""
+
+    def read(value: Any) -> tuple[Any, ...] | None:
+        entries = tuple(map(check.read, value)) if isinstance(value, list | tuple) else (None,)
+        return None if None in entries or len(set(entries)) < len(entries) else entries
+
+    return Check(must, read, {"type": "array", "items": check.schema, "uniqueItems": True})
 
 
-def _reasons(value: Any, where: str) -> tuple[str, ...]:
+def choices(*names: str) -> Check:
+    """Return a check for a list of different texts out of some."""
+    return distinct(f"a list of different ones of {either(names)}", choice(*names))
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def _interval(value: Any) -> tuple[float, float] | None:
+    two = isinstance(value, list | tuple) and len(value) == 2
+    valid = two and all(is_number(end) and math.isfinite(end) for end in value) and value[0] < value[1]
+    return (float(value[0]), float(value[1])) if valid else None
+
+
+def _reasons(value: Any) -> tuple[str, ...] | None:
     """Return a valid `accept_unprotected` of a client's policy."""
     if not isinstance(value, list | tuple):
-        raise UserError(f'{where}: must be a list such as ["label: why this is acceptable"], got {value!r}')
-    for entry in value:
-        try:
-            Policy(accept_unprotected=(entry,))
-        except ValueError:
-            raise UserError(
-                f'{where}: each entry must be "label: why", or embedding or text, or one of '
-                f"{', '.join(EXPOSURES)}, got {entry!r}"
-            ) from None
-    return tuple(value)
+        return None
+    try:
+        return Policy(accept_unprotected=tuple(value)).accept_unprotected
+    except ValueError:
+        return None
 
 
-def _names(value: Any, where: str) -> dict[str, str]:
+def _names(value: Any) -> dict[str, str] | None:
     """Return a table of different texts, by texts."""
     valid = isinstance(value, dict) and value and all(isinstance(name, str) for name in value.values())
-    if not valid or len(set(value.values())) < len(value):
-        raise UserError(f'{where}: must be a table such as {{ "0" = "negative", "1" = "positive" }}, got {value!r}')
-    return dict(value)
+    return dict(value) if valid and len(set(value.values())) == len(value) else None
 
 
-def _descriptions(value: Any, where: str) -> str | dict[str, tuple[str, ...]]:
-    """Return "names", "none", or a table of one text or several by class."""
-    if value in ("names", "none"):
-        return str(value)
-    good = isinstance(value, dict) and len(value) >= 2
+def _descriptions(value: Any) -> dict[str, tuple[str, ...]] | None:
+    """Return a table of one text or several by class."""
+    if not isinstance(value, dict) or len(value) < 2:
+        return None
     table = {
         name: (texts,) if isinstance(texts, str) else tuple(texts) if isinstance(texts, list | tuple) else ()
-        for name, texts in (value.items() if good else ())
+        for name, texts in value.items()
     }
-    if not good or not all(t and all(isinstance(text, str) and text.strip() for text in t) for t in table.values()):
-        raise UserError(
-            f'{where}: must be "names", "none", or a table of texts by class such as '
-            f'{{ "0" = ["terrible", "bad"], "1" = "great" }}, got {value!r}'
-        )
-    return table
+    return table if all(texts and all(map(_text, texts)) for texts in table.values()) else None
 
 
-def _mechanism(value: Any, where: str) -> dict[str, Any]:
-    """Return a mechanism's table. The catalogue checks names and parameters; this function checks kinds of values."""
+class _Mechanism(Check):
+    """Check of a mechanism's table. The catalogue checks names and parameters; this one checks kinds of values."""
+
+    def __call__(self, value: Any, where: str) -> dict[str, Any]:
+        """Return the table, or raise UserError with the place of what is wrong in it."""
+        table: dict[str, Any] = super().__call__(value, where)
+        text(table.get("mechanism"), f"{where}.mechanism")
+        for name, entry in table.items():
+            if name == "dim":
+                _dims(entry if isinstance(entry, list) and entry else [entry], f"{where}.dim")
+            elif is_number(entry):
+                _FINITE(entry, f"{where}.{name}")
+            elif name != "mechanism" and not isinstance(entry, bool | str):
+                raise UserError(f"{where}.{name}: must be a number, a text, true or false, got {entry!r}")
+        return table
+
+
+def _plain(value: Any) -> dict[str, Any] | None:
+    """Return a table with Python's numbers in place of NumPy's."""
     if not isinstance(value, dict):
-        raise UserError(f'{where}: must be a table such as {{ mechanism = "identity" }}, got {value!r}')
-    text(value.get("mechanism"), f"{where}.mechanism")
-    value = {name: entry.item() if isinstance(entry, np.generic) else entry for name, entry in value.items()}
-    for name, entry in value.items():
-        if name == "dim":
-            dims = entry if isinstance(entry, list) else [entry]
-            if not dims or not all((integer(d) or 0) >= 2 for d in dims) or len(set(dims)) < len(dims):
-                raise UserError(f"{where}.dim: must be a whole number of at least 2, or a list of them, got {entry!r}")
-        elif is_number(entry):
-            if not math.isfinite(entry) or entry < 0:
-                raise UserError(f"{where}.{name}: must be a finite number of at least 0, got {entry!r}")
-        elif name != "mechanism" and not isinstance(entry, bool | str):
-            raise UserError(f"{where}.{name}: must be a number, a text, true or false, got {entry!r}")
-    return dict(value)
+        return None
+    return {name: entry.item() if isinstance(entry, np.generic) else entry for name, entry in value.items()}
 
 
-text = Check(_text, {"type": "string", "pattern": r"\S"})
-flag = Check(_flag, {"type": "boolean"})
-auto_or_whole = Check(_auto_or_whole, {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]})
-auto_or_wholes = Check(
-    _auto_or_wholes,
-    {"anyOf": [{"const": "auto"}, {"type": "array", "items": {"type": "integer", "minimum": 1}, "uniqueItems": True}]},
-)
-reasons = Check(_reasons, {"type": "array", "items": {"type": "string", "pattern": r"^[^:]+:.*\S"}})
-column = Check(_column, {"type": "string", "pattern": r"\S"})
-interval = Check(_interval, {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2})
-names = Check(_names, {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1})
+_FINITE = number()
 _TEXT = {"type": "string", "pattern": r"\S"}
-descriptions = Check(
-    _descriptions,
-    {
-        "anyOf": [
-            {"enum": ["names", "none"]},
-            {
-                "type": "object",
-                "minProperties": 2,
-                "additionalProperties": {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]},
-            },
-        ]
-    },
+text = Check("a text that is not empty", _text, _TEXT)
+flag = Check("true or false", lambda value: value if isinstance(value, bool) else None, {"type": "boolean"})
+auto_or_whole = word_or("auto", whole(1))
+auto_or_wholes = word_or("auto", distinct("a list of different whole numbers of at least 1", whole(1)))
+column = Check("a column's name; a file without names needs a header line", _text, _TEXT)
+interval = Check(
+    "two finite numbers, the lower first, as [0.0, 5.0]",
+    _interval,
+    {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2},
 )
-mechanism = Check(
-    _mechanism, {"type": "object", "required": ["mechanism"], "properties": {"mechanism": {"type": "string"}}}
+reasons = Check(
+    f'a list, each entry "label: why this is acceptable", or of embedding or text, or of one of {", ".join(EXPOSURES)}',
+    _reasons,
+    {"type": "array", "items": {"type": "string", "pattern": r"^[^:]+:.*\S"}},
+)
+names = Check(
+    'a table such as { "0" = "negative", "1" = "positive" }',
+    _names,
+    {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1},
+)
+_TEXTS = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]}
+_BY_CLASS = Check(
+    'a table of texts by class such as { "0" = ["terrible", "bad"], "1" = "great" }',
+    _descriptions,
+    {"type": "object", "minProperties": 2, "additionalProperties": _TEXTS},
+)
+descriptions = Check(
+    f'"names", "none", or {_BY_CLASS.must}',
+    lambda value: value if value in ("names", "none") else _BY_CLASS.read(value),
+    {"anyOf": [{"enum": ["names", "none"]}, _BY_CLASS.schema]},
+)
+_dims = distinct("a whole number of at least 2, or a list of different ones", whole(2))
+mechanism = _Mechanism(
+    'a table such as { mechanism = "identity" }',
+    _plain,
+    {"type": "object", "required": ["mechanism"], "properties": {"mechanism": {"type": "string"}}},
 )

@@ -30,7 +30,7 @@ from server.training.public_maps import dim_of
 from simulations.artifacts.encoder import pooling_of
 from simulations.experiment import Arm, ArmSetup, Experiment, label_of
 from simulations.experiment.guarantees import Promise
-from simulations.experiment.ladder import Spent, of_run
+from simulations.experiment.ladder import Releases, of_run
 from simulations.experiment.result import ArmResult
 from simulations.progress import prefixed
 from simulations.run.evaluation import Trained, predicted
@@ -179,8 +179,8 @@ def paper(experiment: Experiment, setup: ArmSetup, held: Held, mechanism: Mechan
         parameters=arm.parameters,
     )
     log.info(f"{arm.name}: accounting: what one user's releases cost, rung by rung")
-    spent = Spent(embedding=mechanism, label=label, train=(len(held.train),), test=None)
-    rungs = of_run(setup, spent, records=held.holders.most, test_records=None)
+    what = Releases(mechanism, label, train=(len(held.train),))
+    rungs = of_run(setup, what, records=held.holders.most, test_records=None)
     return Trained(
         replace(result, **rungs),
         _Published(pipeline),

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from simulations.errors import UserError
 from simulations.experiment.result import SPLITS, ArmResult, arms_of
-from simulations.output import latex
 from simulations.output.atomic import whole
 from simulations.output.figures import save
 from simulations.output.markdown import table as markdown
@@ -94,20 +93,22 @@ class Finished:
 def write(study: Study, out: Path) -> list[Path]:
     """Write the tables and figures of a sweep whose runs are all finished, and return their paths.
 
-    The files are tidy.csv (one row for each run, arm, metric and split), means.csv, differences.csv, study.md,
-    study.tex, the figures, and study.json, which records the grid values of each run.
+    The files are tidy.csv (one row for each run, arm, metric and split), means.csv, differences.csv, study.md, the
+    figures, and study.json, which records the grid values of each run.
     """
+    together: dict[str, list[SweepRun]] = {}
+    for run in study.runs:
+        together.setdefault(json.dumps(dict(run.point), sort_keys=True), []).append(run)
+    points = [{"point": dict(runs[0].point), "runs": [run.name for run in runs]} for runs in together.values()]
+    about = {"name": study.name, "axes": list(study.axes), "points": points}
     with whole(out / ABOUT) as opened:
-        opened.write((json.dumps(_about(study), indent=1, ensure_ascii=False) + "\n").encode())
+        opened.write((json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode())
     result = read(out)
-    points = result.points
     headings, *cells = overview(result)
-    page = [f"# {result.title}", "", markdown(headings, cells), "", *_notes(points), *_by_group(points)]
-    caption = ". ".join([result.title, *conditions(points)])
-    tables = {"tidy": tidy(result), "means": means(points), "differences": differences(points)}
+    page = [f"# {result.title}", "", markdown(headings, cells), "", *_notes(result.points)]
+    tables = {"tidy": tidy(result), "means": means(result.points), "differences": differences(result.points)}
     contents = {f"{name}.csv": table.to_csv(index=False, lineterminator="\n") for name, table in tables.items()}
     contents["study.md"] = "\n".join(page) + "\n"
-    contents["study.tex"] = latex.table(headings, cells, caption=caption)
     for name, content in contents.items():
         with whole(out / name) as file:
             file.write(content.encode())
@@ -118,18 +119,13 @@ def write(study: Study, out: Path) -> list[Path]:
 
 
 def figure(sweep: Finished) -> Figure:
-    """Return a figure of the accuracy of every point and arm against ε."""
-    arms = [_named(point, same) for point in sweep.points for same in point.arms]
+    """Return a figure of the accuracy of every point and arm against ε, with the point in the arm's name."""
+    arms = [
+        [replace(arm, name=f"{point.label}: {arm.name}") if point.label else arm for arm in same]
+        for point in sweep.points
+        for same in point.arms
+    ]
     return priced_figure(arms, sweep.title, front=True)
-
-
-def _about(study: Study) -> dict[str, Any]:
-    """Return the description of a sweep by points, in the order of the file."""
-    together: dict[str, list[SweepRun]] = {}
-    for run in study.runs:
-        together.setdefault(json.dumps(dict(run.point), sort_keys=True), []).append(run)
-    points = [{"point": dict(runs[0].point), "runs": [run.name for run in runs]} for runs in together.values()]
-    return {"name": study.name, "axes": list(study.axes), "points": points}
 
 
 def read(out: Path) -> Finished:
@@ -140,15 +136,14 @@ def read(out: Path) -> Finished:
     """
     try:
         about = json.loads((out / ABOUT).read_text(encoding="utf-8"))
-        points = [_point(out, item["point"], item["runs"]) for item in about["points"]]
+        points = []
+        for item in about["points"]:
+            folders = [out / "runs" / name for name in item["runs"]]
+            results = [json.loads((folder / "results.json").read_text(encoding="utf-8")) for folder in folders]
+            points.append(Point(item["point"], folders, results))
         return Finished(str(about["name"]), [str(axis) for axis in about["axes"]], points)
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{out}: holds no finished study; run it again to go on: sottovoce sweep FILE.toml") from None
-
-
-def _point(out: Path, point: Mapping[str, Any], names: Sequence[str]) -> Point:
-    folders = [out / "runs" / name for name in names]
-    return Point(point, folders, [json.loads((at / "results.json").read_text(encoding="utf-8")) for at in folders])
 
 
 def tidy(study: Finished) -> DataFrame:
@@ -205,48 +200,47 @@ def overview(study: Finished) -> list[list[str]]:
     """Return headings, and a row for each point and arm: accuracies and measures with their errors, and prices."""
     axes = [axis for axis in study.axes if not axis.startswith("arm.")]  # those are in the arms' prices
     every = [same for point in study.points for same in point.arms]
+    places = [point for point in study.points for _ in point.arms]
     priced = trust.columns(every) | {"central ε": trust.central_columns(every)["central ε"]}
-    paid = zip(*priced.values(), strict=True)
-    measured = [_measured(point) for point in study.points]
-    names = list(dict.fromkeys(name for arms in measured for cells in arms.values() for name in cells))
-    rows = [[*axes, "arm", "accuracy, sanitized", "on device", *names, *priced]]
-    best = _front(study.points)
-    for point, by_arm in zip(study.points, measured, strict=True):
-        for same in point.arms:
-            shown = [str(accuracy(same, split) or NONE) for split in SPLITS]
-            mark = " †" if same[0].reference else " *" if (id(point), same[0].name) in best else ""
-            at = [str(point.point.get(axis, "–")) for axis in axes]
-            others = [by_arm.get(same[0].name, {}).get(name, NONE) for name in names]
-            rows.append([*at, same[0].name + mark, *shown, *others, *next(paid)])
+    measured = [measures for point in study.points for measures in _measured(point)]
+    names = list(dict.fromkeys(name for measures in measured for name in measures))
+    front, rows = _front(every), [[*axes, "arm", "accuracy, sanitized", "on device", *names, *priced]]
+    for i, (point, same, measures, *paid) in enumerate(zip(places, every, measured, *priced.values(), strict=True)):
+        at = [str(point.point.get(axis, "–")) for axis in axes]
+        mark = " †" if same[0].reference else " *" if i in front else ""
+        shown = [str(accuracy(same, split) or NONE) for split in SPLITS]
+        rows.append([*at, same[0].name + mark, *shown, *(measures.get(name, NONE) for name in names), *paid])
     return rows
 
 
-def _measured(point: Point) -> dict[str, dict[str, str]]:
+def _measured(point: Point) -> list[dict[str, str]]:
     """Return the measures without groups of each arm, by their headings."""
-    tables = [rows for title, rows in beside(point.results) if not title]
-    return {arm: dict(zip(headings, cells, strict=True)) for (_, *headings), *rows in tables for arm, *cells in rows}
+    for title, (headings, *rows) in beside(point.results):
+        if not title:
+            return [dict(zip(headings[1:], cells[1:], strict=True)) for cells in rows]
+    return [{} for _ in point.arms]
 
 
-def _front(points: Sequence[Point]) -> set[tuple[int, str]]:
-    """Return the points and arms on the Pareto front of accuracy on the device against central ε."""
+def _front(arms: Sequence[Sequence[ArmResult]]) -> set[int]:
+    """Return the places of the arms on the Pareto front of accuracy on the device against central ε."""
     priced = []
-    for point in points:
-        for same in point.arms:
-            result, price = accuracy(same, "on_device"), trust.central(*same)[0]
-            if not same[0].reference and price is not None and result is not None:
-                priced.append(((id(point), same[0].name), (price, result.value)))
+    for i, same in enumerate(arms):
+        result, price = accuracy(same, "on_device"), trust.central(*same)[0]
+        if not same[0].reference and price is not None and result is not None:
+            priced.append((i, (price, result.value)))
     return {priced[i][0] for i in pareto([where for _, where in priced])}
 
 
 def _notes(points: Sequence[Point]) -> list[str]:
     every = [arm for point in points for same in point.arms for arm in same]
+    chances = [f"{results['chance']:.3f}" for point in points for results in point.results]
+    classes = {len(results["classes"]) for point in points for results in point.results}
+    chance = " to ".join(dict.fromkeys((min(chances), max(chances))))
     lines = ["* on the Pareto front of accuracy on the device against central ε."]
     lines += ["† a reference: not private."] if any(arm.reference for arm in every) else []
-    lines += ["", _chance(points)]
-    for line in remarked(points):
-        lines += ["", line]
-    lines += ["", f"{trust.PAID_NOTE} {trust.NOTE}"]
-    for line in conditions(points):
+    numbers = " or ".join(map(str, sorted(classes)))
+    lines += ["", f"Chance is {chance}, of {numbers} classes: always guessing the commonest."]
+    for line in (*remarked(points), f"{trust.PAID_NOTE} {trust.NOTE}", *conditions(points)):
         lines += ["", line]
     return [*lines, "", "![Accuracy against ε](accuracy.png)"]
 
@@ -256,31 +250,6 @@ def conditions(points: Sequence[Point]) -> list[str]:
     return list(dict.fromkeys(line for point in points for line in trust.conditions(point.results)))
 
 
-def _by_group(points: Sequence[Point]) -> list[str]:
-    """Return the tables of measures by class, group and user, of each point."""
-    lines = []
-    for point in points:
-        for title, (headings, *rows) in beside(point.results):
-            if title:
-                where = f"{point.label}: {title}" if point.label else title
-                lines += ["", f"## {where}", "", markdown(headings, rows)]
-    return lines
-
-
-def _chance(points: Sequence[Point]) -> str:
-    """Return a sentence on the accuracy of always guessing the most frequent class of the test texts."""
-    every = [(results["chance"], len(results["classes"])) for point in points for results in point.results]
-    least, most = (pick(chance for chance, _ in every) for pick in (min, max))
-    classes = sorted({count for _, count in every})
-    text = f"{least:.3f}" if f"{least:.3f}" == f"{most:.3f}" else f"{least:.3f} to {most:.3f}"
-    return f"Chance is {text}, of {' or '.join(map(str, classes))} classes: always guessing the commonest."
-
-
 def remarked(points: Sequence[Point]) -> list[str]:
     """Return warnings about the reference arms of each point, one line each."""
     return [f"{point.label}: {line}" if point.label else line for point in points for line in remarks(point.results)]
-
-
-def _named(point: Point, same: Sequence[ArmResult]) -> list[ArmResult]:
-    """Return an arm's results with the point in its name."""
-    return [replace(arm, name=f"{point.label}: {arm.name}") if point.label else arm for arm in same]

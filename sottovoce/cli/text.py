@@ -298,16 +298,20 @@ def compare(
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder for the table; new or empty.")],
     epsilon: Annotated[
-        list[float] | None, typer.Option("--epsilon", help="ε to try; may be repeated (default: 5, 10, 25).")
+        list[float] | None,
+        typer.Option("--epsilon", min=0, max=1000, help="ε to try; may be repeated (default: 5, 10, 25)."),
     ] = None,
     words: Annotated[
         str, typer.Option("--words", help="Public word vectors: a text file, or a checkpoint's own words.")
     ] = "minilm",
-    sample: Annotated[int, typer.Option("--sample", help="Words to draw from, at random.")] = 1000,
-    draws: Annotated[int, typer.Option("--draws", help="Draws of each word.")] = 100,
-    quantile: Annotated[float, typer.Option("--quantile", help="With --target: of N_x over the words.")] = 0.5,
+    sample: Annotated[int, typer.Option("--sample", min=1, max=10**6, help="Words to draw from, at random.")] = 1000,
+    draws: Annotated[int, typer.Option("--draws", min=2, max=10**5, help="Draws of each word.")] = 100,
+    quantile: Annotated[
+        float, typer.Option("--quantile", min=0, max=1, help="With --target: of N_x over the words.")
+    ] = 0.5,
     target: Annotated[
-        float | None, typer.Option("--target", help="Compare where this N_x is reached, not at given ε.")
+        float | None,
+        typer.Option("--target", min=0, max=1, help="Compare where this N_x is reached, not at given ε."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Root seed.")] = 1,
 ) -> None:

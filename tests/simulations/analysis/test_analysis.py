@@ -214,7 +214,7 @@ def test_the_command_prints_the_table_and_keeps_the_folder(tmp_path, capsys):
     vocabularies.save(words_of(40), tmp_path / "words")
     line = ["compare", "--mechanism", "madlib", "--words", str(tmp_path / "words"), "--out", str(tmp_path / "out")]
     for more, words in (
-        (["--epsilon", "-1"], "--epsilon: must be from 0 to 1000, got -1"),
+        (["--epsilon", "-1"], "-1.0 is not in the range 0<=x<=1000"),
         (["--target", ".5", "--epsilon", "1"], "leave --epsilon out"),
         (["--mechanism", "madlib:epsilom=2"], "did you mean 'epsilon'"),
         (["--mechanism", "dp-mlm"], "dp-mlm: a language model reads the whole text for each draw"),

@@ -23,7 +23,6 @@ import pytest
 
 from simulations.errors import TERMINATED, Interrupted, UserError
 from simulations.experiment import load
-from simulations.output import latex
 from simulations.output.atomic import alone
 from simulations.run.figures import pareto
 from simulations.run.journal import begun, resumed, started
@@ -150,7 +149,7 @@ def assert_the_same(one: Path, other: Path) -> None:
     for name in ("tidy.csv", "means.csv"):
         assert without_seconds(one / name) == without_seconds(other / name)
         assert len(without_seconds(one / name)) < (one / name).read_bytes().count(b"\n")
-    for name in ("differences.csv", "study.tex", "study.md", "study.json"):
+    for name in ("differences.csv", "study.md", "study.json"):
         assert (one / name).read_bytes() == (other / name).read_bytes()
 
 
@@ -199,9 +198,6 @@ def test_the_tables_hold_what_the_runs_say(whole: Path) -> None:
     (gap,) = (row for row in rows(Path("out/differences.csv")) if own.items() <= row.items())
     assert float(gap["difference"]) == pytest.approx(fmean(gaps)) != 0
     assert float(gap["error"]) == pytest.approx(stdev(gaps) / math.sqrt(2))
-    tex = Path("out/study.tex").read_text(encoding="utf-8")
-    assert latex.escaped("a_b & 50 %, ε ≤ 3\n") == r"a\_b \& 50 \%, $\varepsilon$ $\le$ 3"
-    assert tex.isascii() and tex.count(r"\\") == 1 + 8 and r"\toprule" in tex and "{llrrrr}" in tex
 
 
 def test_what_is_in_the_folder_already(whole: Path) -> None:
