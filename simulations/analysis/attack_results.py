@@ -49,37 +49,15 @@ def _figure(entries: list[dict[str, Any]], measure: str, title: str) -> Figure:
         i = series.index(_series(e))
         y = arms.index(e["arm"]) + (i - (len(series) - 1) / 2) * _LINES / height
         low, high = e["interval"]
-        axes.errorbar(
-            [e["success"]],
-            [y],
-            xerr=[[max(0, e["success"] - low)], [max(0, high - e["success"])]],
-            color=COLOURS[i % 6],
-            marker=MARKERS[i % 6],
-            markersize=5,
-            linewidth=1.2,
-            capsize=2,
-            zorder=3,
-        )
-        if e["baseline"] is not None:
-            axes.plot([e["baseline"]], [y], color="black", marker="|", markersize=8, linestyle="none", zorder=2)
-        if e["bound"] is not None:
-            axes.plot(
-                [e["bound"]],
-                [y],
-                color="black",
-                marker="<",
-                markersize=5,
-                markerfacecolor="white",
-                linestyle="none",
-                clip_on=False,
-                zorder=2,
-            )
+        bars = [[max(0, e["success"] - low)], [max(0, high - e["success"])]]
+        axes.errorbar([e["success"]], [y], xerr=bars, markersize=5, linewidth=1.2, capsize=2, zorder=3, **_mark(i))
+        for name, style in _OTHERS.values():
+            if e[name] is not None:
+                axes.plot([e[name]], [y], clip_on=False, zorder=2, **style)
     for i, name in enumerate(series):
-        axes.plot([], [], color=COLOURS[i % 6], marker=MARKERS[i % 6], linestyle="none", label=name)
-    axes.plot([], [], color="black", marker="|", markersize=8, linestyle="none", label="guess without any release")
-    axes.plot(
-        [], [], color="black", marker="<", markerfacecolor="white", linestyle="none", label="what the theorem allows"
-    )
+        axes.plot([], [], linestyle="none", label=name, **_mark(i))
+    for label, (_, style) in _OTHERS.items():
+        axes.plot([], [], label=label, **style)
     for edge in range(1, len(arms)):
         axes.axhline(edge - 0.5, color="#dddddd", linewidth=0.6)
     axes.grid(axis="y", visible=False)
@@ -90,6 +68,20 @@ def _figure(entries: list[dict[str, Any]], measure: str, title: str) -> Figure:
     axes.set_title(f"{title}: success of attacks (bars: 95 % intervals)", loc="left", fontsize=9)
     figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     return figure
+
+
+#: Marks beside an attack's success, by their labels: the key of the entry, and their style.
+_OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    label: (name, {"color": "black", "linestyle": "none", "markerfacecolor": "white"} | style)
+    for label, name, style in (
+        ("guess without any release", "baseline", {"marker": "|", "markersize": 8}),
+        ("what the theorem allows", "bound", {"marker": "<", "markersize": 5}),
+    )
+}
+
+
+def _mark(i: int) -> dict[str, Any]:
+    return {"color": COLOURS[i % 6], "marker": MARKERS[i % 6]}
 
 
 def _series(e: dict[str, Any]) -> str:

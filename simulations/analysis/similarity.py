@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,6 @@ class Similarity:
     bleu_signature: str
     cosine: float
     cosine_error: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, with None for values that one text does not have."""
-        return asdict(self)
 
 
 def similarity(original: Sequence[str], rewritten: Sequence[str]) -> Similarity:

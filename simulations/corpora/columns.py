@@ -5,7 +5,6 @@ import difflib
 import math
 import re
 import sys
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -32,23 +31,6 @@ _NUMBER, _MISSING = re.compile(r"-?[0-9]+(\.0*)?"), frozenset(("nan", "nat", "<n
 _NO_TEXT, _NO_NAME = re.compile("[\0\ud800-\udfff]"), re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
-class RowNames(Sequence[str]):
-    """Names of rows by their numbers: "line 2", "line 4", ..."""
-
-    def __init__(self, kind: str, numbers: Iterable[int] = ()) -> None:
-        self._kind, self._numbers = kind, array("q", numbers)
-
-    def add(self, number: int) -> None:
-        """Add a row with this number."""
-        self._numbers.append(number)
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __getitem__(self, row: Any) -> Any:
-        return f"{self._kind} {self._numbers[row]}"
-
-
 @dataclass(frozen=True)
 class Columns:
     """Values as they were read, n in each column.
@@ -56,14 +38,20 @@ class Columns:
     Attributes:
         source: File, or the hub's name and split.
         values: Values of each column.
-        row_names: Name of each row in messages ("line 2").
+        unit: Name of a row in messages: "line", or "row".
+        numbers: Number of each row in messages, n.
         classes: Names of labels 0, 1, ... if the source knows them.
     """
 
     source: str
     values: Mapping[str, Sequence[object]]
-    row_names: Sequence[str]
+    unit: str
+    numbers: Sequence[int]
     classes: tuple[str, ...] | None = None
+
+    def place(self, row: int) -> str:
+        """Return the place of a row for messages."""
+        return f"{self.source}: {self.unit} {self.numbers[row]}"
 
 
 def require_columns(
@@ -131,7 +119,7 @@ def make_corpora(parts: Sequence[Columns], **roles: Unpack[Roles]) -> list[Corpu
     user, second_text, group = roles.get("user"), roles.get("second_text"), roles.get("group")
     for part in parts:
         require_columns(part.source, (text, label, user, second_text, group), part.values)
-        if not part.row_names:
+        if not part.numbers:
             raise UserError(f"{part.source}: holds no records; give it at least one")
     users = [None if user is None else _users(part, user) for part in parts]
     if user is not None:
@@ -165,7 +153,7 @@ def make_corpora(parts: Sequence[Columns], **roles: Unpack[Roles]) -> list[Corpu
 def _levels(part: Columns, label: str, numbers: Sequence[float]) -> NDArray[np.int64]:
     """Return the place of the nearest number to each label, (n,), or raise UserError for one out of range."""
     low, high = numbers[0], numbers[-1]
-    result = np.empty(len(part.row_names))
+    result = np.empty(len(part.numbers))
     for row, value in enumerate(part.values[label]):
         written = isinstance(value, str) and _REAL.fullmatch(value.strip()) is not None
         real = isinstance(value, int | float) and not isinstance(value, bool)
@@ -322,7 +310,7 @@ def kind(value: object) -> str:
 
 
 def _refused(part: Columns, row: int, why: str) -> str:
-    return f"{part.source}: {part.row_names[row]}: {why}"
+    return f"{part.place(row)}: {why}"
 
 
 def texts_of(part: Columns, first: str, second: str | None = None) -> TextColumn:
@@ -380,7 +368,7 @@ def _refuse_two_users(parts: Sequence[Columns], user: str, names: Sequence[str])
     """Raise UserError if two names may be one person, who would have a budget under each of them."""
     for form, differ in ((normal, "one name in two spellings"), (folded, "names that differ in case or width alone")):
         if groups := alike(names, form):
-            rows = [f"{part.source}: {row}" for part in parts for row in part.row_names]
+            rows = [part.place(row) for part in parts for row in range(len(part.numbers))]
             first, second = (rows[names.index(name)] for name in groups[0][:2])
             more = f", and {len(groups) - 1:,} more pairs of rows" if len(groups) > 1 else ""
             raise UserError(

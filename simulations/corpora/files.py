@@ -2,6 +2,7 @@
 
 import gzip
 import zlib
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any, BinaryIO, Unpack, cast
 
 from client.store.text_column import TextColumnWriter
 from simulations.corpora import reading
-from simulations.corpora.columns import Columns, Roles, RowNames, as_numbers, make_corpora, named, require_columns
+from simulations.corpora.columns import Columns, Roles, as_numbers, make_corpora, named, require_columns
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError, no_file
 
@@ -164,7 +165,7 @@ def lines(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def _cells(file: Path, wanted: list[str]) -> Columns:
-    place, where = str(file), RowNames("line")
+    place, numbers = str(file), array("q")
     with _opened(file) as opened:
         header, rows = reading.table(reading.decoded(opened, place), _kind(file), place)
         values = {name: (TextColumnWriter(), reading.column(header, name, place)) for name in wanted}
@@ -172,22 +173,21 @@ def _cells(file: Path, wanted: list[str]) -> Columns:
             if cells:
                 for column, i in values.values():
                     column.add(cells[i])
-                where.add(number)
-    return Columns(place, {name: column.column() for name, (column, _) in values.items()}, where)
+                numbers.append(number)
+    return Columns(place, {name: column.column() for name, (column, _) in values.items()}, "line", numbers)
 
 
 def _jsonl(file: Path, wanted: list[str]) -> Columns:
     values: dict[str, list[object]] = {name: [] for name in wanted}
-    where = RowNames("line")
+    numbers = array("q")
     for number, line in lines(file):
-        if not line.strip():
-            continue
-        record = reading.parsed(line, str(file), number, wanted[0])
-        require_columns(f"{file}: line {number}", wanted, record)
-        for name in wanted:
-            values[name].append(record[name])
-        where.add(number)
-    return Columns(str(file), values, where)
+        if line.strip():
+            record = reading.parsed(line, str(file), number, wanted[0])
+            require_columns(f"{file}: line {number}", wanted, record)
+            for name in wanted:
+                values[name].append(record[name])
+            numbers.append(number)
+    return Columns(str(file), values, "line", numbers)
 
 
 def _parquet(file: Path, wanted: list[str]) -> Columns:
@@ -199,7 +199,7 @@ def _parquet(file: Path, wanted: list[str]) -> Columns:
     with reading.parquet_errors(file):
         table = parquet.read_table(file, columns=list(dict.fromkeys(wanted)))
         values = {name: as_numbers(table.column(name).to_pylist()) for name in wanted}
-    return Columns(str(file), values, RowNames("row", range(1, table.num_rows + 1)))
+    return Columns(str(file), values, "row", range(1, table.num_rows + 1))
 
 
 def _schema(file: Path) -> Any:

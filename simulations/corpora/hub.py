@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Unpack
 
-from simulations.corpora.columns import Columns, Roles, RowNames, as_numbers, make_corpora, named, require_columns
+from simulations.corpora.columns import Columns, Roles, as_numbers, make_corpora, named, require_columns
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 
@@ -62,7 +62,7 @@ def read_part(path: str, split: str, wanted: list[str], *, label: str | None = N
     feature = None if label is None else data.features[label]
     classes = tuple(feature.names) if isinstance(feature, datasets.ClassLabel) else None
     values = {column: as_numbers(data[column]) for column in wanted}
-    return Columns(place, values, RowNames("row", range(len(data))), classes)
+    return Columns(place, values, "row", range(len(data)), classes)
 
 
 def _located(path: str) -> tuple[str, str | None]:

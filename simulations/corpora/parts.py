@@ -30,7 +30,7 @@ def _read_public(data: Data, seed: int) -> Corpus:
     else:
         assert public.hub is not None
         result = hub.read_part(public.hub, public.part or "train", wanted)
-    names = label_names(result, wanted[1]) if label is not None else ["public"] * len(result.row_names)
+    names = label_names(result, wanted[1]) if label is not None else ["public"] * len(result.numbers)
     classes = tuple(sorted(set(names)))
     refuse_two_spellings(result.source, wanted[-1], classes)
     corpus = Corpus(texts_of(result, wanted[0]), class_numbers(result, names, classes, "name its class"), classes)

@@ -157,7 +157,7 @@ text = Check("a text that is not empty", _text, _TEXT)
 flag = Check("true or false", lambda value: value if isinstance(value, bool) else None, {"type": "boolean"})
 auto_or_whole = word_or("auto", whole(1))
 auto_or_wholes = word_or("auto", distinct("a list of different whole numbers of at least 1", whole(1)))
-column = Check("a column's name; a file without names needs a header line", _text, _TEXT)
+column = Check("a column's name (a file without names needs a header line)", _text, _TEXT)
 interval = Check(
     "two finite numbers, the lower first, as [0.0, 5.0]",
     _interval,

@@ -7,7 +7,6 @@ import json
 import math
 import tomllib
 import unicodedata
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,12 @@ from client.policy import Refused
 from client.sanitizer import Sanitizer
 from mechanisms import Identity, Purkayastha
 from mechanisms.checks import is_slug
-from simulations.errors import UserError
 from simulations.experiment import Arm, Experiment, bundled, from_table, load, slug, to_toml
-from simulations.experiment.names import LONGEST, key
-from simulations.experiment.schema import described, keys, schema
-from simulations.experiment.sections import SECTIONS, PublicConfig
+from simulations.experiment.names import LONGEST
+from simulations.experiment.schema import keys, schema
 from simulations.experiment.toml import BUNDLED
 from tests.support.clients import make_node, request
+from tests.support.commands import refused
 from tests.support.studies import PURKAYASTHA
 
 LABEL = 'label = { mechanism = "randomized-response", epsilon = 2.0 }'
@@ -70,11 +68,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 def complaint(tmp_path: Path, text: str, *overrides: str) -> str:
     path = written(tmp_path, text)
-    with pytest.raises(UserError) as caught:
-        load(path, overrides)
-    line = str(caught.value)
-    assert line.startswith(f"{path}: ") and "\n" not in line
-    return line.removeprefix(f"{path}: ")
+    return refused(f"^{path}: ", load, path, overrides).removeprefix(f"{path}: ")
 
 
 def test_defaults_depend_on_the_source(tmp_path: Path) -> None:
@@ -102,6 +96,9 @@ def test_bundled_experiments_fit_the_schema_and_read_back_the_same(
 
 
 def test_an_experiment_reads_back_the_same_with_unusual_values(tmp_path: Path) -> None:
+    assert load(written(tmp_path, MINIMAL), PAPER).training.way == "paper"
+    clear = written(tmp_path, MINIMAL.replace(LABEL, "smallest-crowd = 100"))
+    assert load(clear, [REASON]).arms[0].smallest_crowd == 100 and load(clear, ["arm.0.reference=true"])
     odd = MINIMAL + '[[arm]]\nname = "no \\"noise\\" | ε"\nreference = true\nembedding = { mechanism = "identity" }\n'
     settings = ["policy.total=inf", "policy.delta=1e-6", "arm.0.embedding.dim=[2, 4]"]
     settings += ['policy.accept-unprotected=["text: why"]']
@@ -225,32 +222,21 @@ def test_mistakes_end_in_one_line(text: str, overrides: str | tuple[str, ...], w
     assert words in complaint(tmp_path, text, *((overrides,) if isinstance(overrides, str) else overrides))
 
 
-def test_labels_in_clear_need_a_reason_or_a_reference_arm(tmp_path: Path) -> None:
-    clear = written(tmp_path, MINIMAL.replace(LABEL, "smallest-crowd = 100"))
-    experiment = load(clear, [REASON])
-    assert experiment.arms[0].smallest_crowd == 100 and "smallest-crowd = 100" in to_toml(experiment)
-    assert load(clear, ["arm.0.reference=true"]) and load(written(tmp_path, MINIMAL), PAPER).training.way == "paper"
-
-
 def test_paths_that_are_no_experiments(tmp_path: Path) -> None:
-    written(tmp_path, MINIMAL)
-    latin = tmp_path / "latin.toml"
+    plain = written(tmp_path, MINIMAL)
+    latin, utf16, marked = (tmp_path / f"{name}.toml" for name in ("latin", "utf16", "marked"))
     latin.write_bytes('name = "é"'.encode("latin-1"))
-    utf16 = tmp_path / "utf16.toml"
     utf16.write_bytes(MINIMAL.encode("utf-16"))
     for path, words in (
         (latin, "not valid TOML"),
         (utf16, "is UTF-16; convert it to UTF-8"),
-        (tmp_path, f"is a folder; name the file, as {tmp_path / 'e.toml'}"),
+        (tmp_path, f"is a folder; name the file, as {plain}"),
         (tmp_path / "absent.toml", "no such file"),
-        ("dmo", "nor a bundled experiment ("),
+        ("dmo", "nor a bundled experiment "),
     ):
-        with pytest.raises(UserError) as caught:
-            load(path)
-        assert words in str(caught.value) and "\n" not in str(caught.value).replace(str(path), "")
-    marked = tmp_path / "marked.toml"
+        refused(words, load, path)
     marked.write_bytes(b"\xef\xbb\xbf" + MINIMAL.replace("\n", "\r\n").encode())
-    assert load(marked) == load(tmp_path / "e.toml")
+    assert load(marked) == load(plain)
 
 
 def test_clients_accept_what_the_experiment_says_and_those_of_a_reference_anything(tmp_path: Path) -> None:
@@ -332,19 +318,12 @@ def test_every_name_has_a_slug_of_its_own_that_a_request_takes() -> None:
     experiment = from_table({"name": "a", "policy": {"embedding": 40.0, "label": 2.0}, "arm": arms})
     assert [arm.name for arm in experiment.arms] == [*NAMES]
     one = Arm("no noise", embedding={"mechanism": "identity"}, reference=True)
-    with pytest.raises(UserError, match="too close"):
-        Experiment("x", arms=(one, dataclasses.replace(one, name="No-Noise")))
+    refused("too close", Experiment, "x", arms=(one, dataclasses.replace(one, name="No-Noise")))
 
 
 # --- the schema
 
 FORM = jsonschema.Draft202012Validator(schema())
-
-
-def test_every_key_has_a_description() -> None:
-    for section in (*SECTIONS.values(), PublicConfig, Arm):
-        assert list(described(section)) == [key(f.name) for f in fields(section) if "check" in f.metadata]
-        assert all(text.endswith(".") and "  " not in text for text in described(section).values())
 
 
 def test_a_value_of_another_kind_is_refused_for_every_key_by_the_schema_and_by_the_reader() -> None:
@@ -358,5 +337,4 @@ def test_a_value_of_another_kind_is_refused_for_every_key_by_the_schema_and_by_t
             at = at.setdefault(part, {})
         at[last] = {"nobody": [{}]}
         assert not FORM.is_valid(table), name
-        with pytest.raises(UserError, match=last):
-            from_table(table)
+        refused(last, from_table, table)

@@ -1,11 +1,13 @@
-"""Commands that fail: one line on stderr, and nothing else."""
+"""Commands and calls that fail: one line on stderr, or in a UserError, and nothing else."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from simulations.errors import UserError
 from sottovoce.cli import main as cli
 
 
@@ -23,3 +25,11 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: object, code: int 
     line = captured.err.splitlines()[-1]
     assert line.startswith("sottovoce: ")
     return line.removeprefix("sottovoce: ")
+
+
+def refused(match: str, call: Callable[..., object], *arguments: object, **named: object) -> str:
+    """Return the line of the UserError that a call raises."""
+    with pytest.raises(UserError, match=match) as caught:
+        call(*arguments, **named)
+    assert len(str(caught.value).splitlines()) == 1 and str(caught.value).isprintable()
+    return str(caught.value)

@@ -70,14 +70,13 @@ def test_authors_leak_by_their_style_and_never_write_in_public() -> None:
     assert all(len(own) == 1 for own in endings.values()) and len(set.union(*endings.values())) >= 4
 
 
-def test_arguments_out_of_range_are_refused() -> None:
-    for arguments, match in (
-        ({"task": "topic"}, 'task: unknown "topic"'),
-        ({"train": 100_000}, "the corpus ends at 100000"),
-        ({"authors": 0}, "authors: 0"),
-    ):
-        with pytest.raises(UserError, match=match):
-            builtin(**({"seed": 1} | arguments))
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [({"task": "topic"}, "task: unknown"), ({"train": 100_000}, "ends at 100000"), ({"authors": 0}, "authors: 0")],
+)
+def test_arguments_out_of_range_are_refused(arguments: dict[str, object], match: str) -> None:
+    with pytest.raises(UserError, match=match):
+        builtin(**({"seed": 1} | arguments))
 
 
 @pytest.mark.slow

@@ -8,9 +8,9 @@ import io
 import json
 import os
 import threading
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from unittest.mock import Mock
 
 import datasets
 import numpy as np
@@ -28,6 +28,7 @@ from simulations.corpora.rewriting import blocks
 from simulations.errors import UserError, other_encoding
 from simulations.experiment import load
 from sottovoce.cli import main as cli
+from tests.support.commands import refused
 
 FORMATS = (".tsv", ".csv", ".jsonl", ".parquet")
 ROWS = [
@@ -35,6 +36,7 @@ ROWS = [
     {"text": "duller, and longer", "label": "bad", "who": "bob", "more": "y"},
     {"text": "çağ ☕", "label": "good", "who": "ann", "more": "z"},
 ]
+UGLY = ROWS[1] | {"label": "ugly"}
 
 
 def encoded(kind: str, rows: list[dict]) -> bytes:
@@ -65,13 +67,6 @@ def rewritten(path: Path, columns: tuple[str, ...] = ("text",)) -> bytes | None:
     return None if path.suffix == ".parquet" else b"".join(parts)
 
 
-def refused(match: str, action: Callable[[], object]) -> str:
-    with pytest.raises(UserError, match=match) as caught:
-        action()
-    assert len(str(caught.value).splitlines()) == 1 and str(caught.value).isprintable()
-    return str(caught.value)
-
-
 @pytest.mark.parametrize("kind", [*FORMATS, ".txt", ".csv.gz"])
 def test_every_format_gives_the_same_corpus(tmp_path: Path, kind: str) -> None:
     data, other = encoded(kind, ROWS), encoded(kind, [ROWS[1] | {"who": "eve"}])
@@ -85,13 +80,14 @@ def test_every_format_gives_the_same_corpus(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_an_invalid_row_is_named_by_its_place(tmp_path: Path, kind: str) -> None:
-    data = encoded(kind, ROWS)
-    refused('no column "lable"; did you mean "label"', lambda: read(tmp_path, kind, data, label="lable"))
-    refused('no column "zzz"; there are: text', lambda: read(tmp_path, kind, data, text="zzz"))
-    ugly = encoded(kind, [ROWS[0], ROWS[1] | {"label": "ugly"}])
-    refused("(line 3|line 2|row 2): its label is none of the 2 classes", lambda: read(tmp_path, kind, data, ugly))
-    empty = encoded(kind, [*ROWS, ROWS[0] | {"text": "  "}])
-    refused('(line 5|line 4|row 4): "text" is empty', lambda: read(tmp_path, kind, empty))
+    data, ugly, empty = (encoded(kind, rows) for rows in (ROWS, [*ROWS[:1], UGLY], [*ROWS, ROWS[0] | {"text": "  "}]))
+    for match, test, columns in (
+        ('no column "lable"; did you mean "label"', data, {"label": "lable"}),
+        ('no column "zzz"; there are: text', data, {"text": "zzz"}),
+        ("(line 3|line 2|row 2): its label is none of the 2 classes", ugly, {}),
+        ('(line 5|line 4|row 4): "text" is empty', empty, {}),
+    ):
+        refused(match, read, tmp_path, kind, data, test, **columns)
 
 
 @pytest.mark.parametrize(
@@ -122,24 +118,23 @@ def test_an_invalid_row_is_named_by_its_place(tmp_path: Path, kind: str) -> None
     ],
 )
 def test_damaged_files(tmp_path: Path, kind: str, data: bytes, match: str) -> None:
-    refused(match, lambda: read(tmp_path, kind, data))
+    refused(match, read, tmp_path, kind, data)
 
 
 def test_paths_that_are_no_data_files(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("text\tlabel\na\t1\n")
-    columns = {"text": "text", "label": "label"}
-    refused(
-        r"b\.tsv: there is no such file; .* holds a\.tsv", lambda: read_files(tmp_path, "a.tsv", "b.tsv", **columns)
-    )
-    refused("there is no such folder", lambda: read_files(tmp_path / "x", "a.tsv", "b.tsv", **columns))
+    for folder, match in (
+        (tmp_path, r"b\.tsv: there is no such file; .* holds a\.tsv"),
+        (tmp_path / "x", "there is no such folder"),
+    ):
+        refused(match, read_files, folder, "a.tsv", "b.tsv", text="text", label="label")
 
 
 def test_only_the_text_column_may_have_another_name_in_the_test_file(tmp_path: Path) -> None:
     train = b"label\tsentence\n0\tone\n1\ttwo\n"
     assert len(read(tmp_path, ".tsv", train, b"label\tcontent\n1\tthree\n", text="sentence")) == 2
     for other in (b"target\tcontent", b"labels\tsentence", b"sentence\tprediction"):
-        test = other + b"\n1\tthree\n"
-        refused("b.tsv: has no column", lambda test=test: read(tmp_path, ".tsv", train, test, text="sentence"))
+        refused("b.tsv: has no column", read, tmp_path, ".tsv", train, other + b"\n1\tthree\n", text="sentence")
 
 
 def test_classes_are_in_numerical_or_alphabetical_order(tmp_path: Path) -> None:
@@ -153,17 +148,14 @@ def test_classes_are_in_numerical_or_alphabetical_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("label", ["NaN", " nan ", "<NA>", "", "x" * (LONGEST_NAME + 1), "1" * 5000, "a\x07"])
 def test_values_that_are_no_label(tmp_path: Path, label: str) -> None:
-    line = json.dumps({"text": "b", "label": label})
-    refused(
-        "line 2: label is (missing|a text)",
-        lambda: read(tmp_path, ".jsonl", f'{{"text": "a", "label": 1}}\n{line}'.encode()),
-    )
+    rows = encoded(".jsonl", [{"text": "a", "label": 1}, {"text": "b", "label": label}])
+    refused("line 2: label is (missing|a text)", read, tmp_path, ".jsonl", rows)
 
 
-@pytest.mark.parametrize("name", ['""', "true", "null", "1.5", '"\\ud800"', '"a\\nb"', '"nan"'])
-def test_values_that_are_no_user(tmp_path: Path, name: str) -> None:
-    rows = f'{{"text": "a", "label": 1, "who": "ann"}}\n{{"text": "b", "label": 0, "who": {name}}}'
-    refused('line 2: "who" is', lambda: read(tmp_path, ".jsonl", rows.encode(), user="who"))
+@pytest.mark.parametrize("name", ["", True, None, 1.5, "\ud800", "a\nb", "nan"])
+def test_values_that_are_no_user(tmp_path: Path, name: object) -> None:
+    rows = encoded(".jsonl", [{"text": "a", "label": 1, "who": "ann"}, {"text": "b", "label": 0, "who": name}])
+    refused('line 2: "who" is', read, tmp_path, ".jsonl", rows, user="who")
 
 
 @pytest.mark.parametrize(
@@ -183,8 +175,8 @@ def test_values_that_are_no_user(tmp_path: Path, name: str) -> None:
 )
 def test_both_readers_refuse_the_same_objects(tmp_path: Path, line: bytes, match: str) -> None:
     whole = b'{"text": "a", "label": 1}\n' + line + b"\n"
-    refused(f"a.jsonl: line 2: .*({match})", lambda: read(tmp_path, ".jsonl", whole))
-    refused(f"a.jsonl: line 2: .*({match})", lambda: rewritten(tmp_path / "a.jsonl"))
+    refused(f"a.jsonl: line 2: .*({match})", read, tmp_path, ".jsonl", whole)
+    refused(f"a.jsonl: line 2: .*({match})", rewritten, tmp_path / "a.jsonl")
 
 
 def test_long_texts_and_deep_objects_at_the_limit_are_read(tmp_path: Path) -> None:
@@ -236,21 +228,15 @@ def test_randomly_damaged_files_are_read_or_refused(tmp_path: Path, kind: str) -
 
 # --- first lines that are records: nothing of them is shown
 
-PRIVATE = ("Call", "Anna", "tomorrow", "lar", "ham", "Free")
+PRIVATE = ("Call", "Anna", "tomorrow", "lar", "ham")
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "columns"),
-    [
-        ("in.csv", "ham,Call me at 5 tomorrow\nham,Ok lar see you\nspam,Free entry\n", ("text",)),
-        ("in.csv", "ham,Call me at 5 tomorrow\nham,Ok lar see you\nspam,Free entry\n", ()),
-        ("in.tsv", "Call Anna\nOk\n", ()),
-    ],
-)
-def test_no_cell_of_a_missing_header_is_shown(tmp_path: Path, name: str, data: str, columns: tuple[str, ...]) -> None:
-    (tmp_path / name).write_text(data)
-    line = refused("put a line of names above it", lambda: rewritten(tmp_path / name, columns))
-    assert not any(word in line for word in PRIVATE)
+@pytest.mark.parametrize("columns", [("text",), ()])
+def test_no_cell_of_a_missing_header_is_shown(tmp_path: Path, columns: tuple[str, ...]) -> None:
+    for name, data in (("in.csv", "ham,Call me at 5 tomorrow\nham,Ok lar see you\n"), ("in.tsv", "Call Anna\nOk\n")):
+        (tmp_path / name).write_text(data)
+        line = refused("put a line of names above it", rewritten, tmp_path / name, columns)
+        assert not any(word in line for word in PRIVATE)
 
 
 def test_only_listed_names_are_shown_and_make_a_header_of_one_column(tmp_path: Path) -> None:
@@ -267,26 +253,31 @@ def test_only_listed_names_are_shown_and_make_a_header_of_one_column(tmp_path: P
 STUDY = 'name = "a"\n[[arm]]\nname = "b"\nembedding = { mechanism = "identity" }\nreference = true\n'
 
 
-def test_pipes_are_read_where_once_is_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pipes_are_read_where_once_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("w.txt").write_text("a 1 2\nfine 2 1\nfilm 3 3\n")
     table = "text,label\na fine film,1\n"
     for name, data in (("in.csv", table), ("study", STUDY)):
         os.mkfifo(name)
         threading.Thread(target=Path(name).write_text, args=(data,), daemon=True).start()
-    options = ("--mechanism", "identity:length=kept", "--words", "w.txt", "--column", "text")
-    assert cli.main(["sanitize", *options, "--in", "in.csv"]) == 0
-    assert capsys.readouterr().out == table
+    assert rewritten(Path("in.csv")) == table.encode()
     assert load("study").name == "a"
-    for command in (
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
         ["init", "x", "--from", "in.csv"],
         ["device", "add", "node", "--file", "in.csv", "--text", "text"],
         ["sanitize", "--mechanism", "identity", "--words", "in.csv"],
-    ):
-        assert cli.main(command) == 2
-        assert "in.csv: is a pipe or a device, which can be read only once" in capsys.readouterr().err
+    ],
+)
+def test_pipes_are_refused_elsewhere(
+    tmp_path: Path, command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("in.csv")
+    assert cli.main(command) == 2
+    assert "in.csv: is a pipe or a device, which can be read only once" in capsys.readouterr().err
 
 
 # --- corpora and the hub
@@ -299,11 +290,9 @@ def test_a_corpus_refuses_columns_that_do_not_fit() -> None:
         ("users: 1 values for 2 texts", ["a", "b"], [0, 1], {"users": ["u"]}),
         ("all strings or all pairs", ["a", ("b", "c")], [0, 1], {}),
     ):
-        with pytest.raises(UserError, match=match):
-            Corpus(texts, np.array(labels), ("no", "yes"), **more)
+        refused(match, Corpus, texts, np.array(labels), ("no", "yes"), **more)
     one, other = (Corpus(["a"], np.array([0]), (name, "yes")) for name in ("no", "nay"))
-    with pytest.raises(UserError, match="public: classes"):
-        Split(public=other, train=one, test=one)
+    refused("public: classes", Split, public=other, train=one, test=one)
 
 
 def test_the_hub_gives_pairs_of_sentences_with_its_own_classes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,26 +314,20 @@ def test_the_hub_gives_pairs_of_sentences_with_its_own_classes(monkeypatch: pyte
     assert requests == [("nyu-mll/glue", "qnli", "train"), ("nyu-mll/glue", "qnli", "validation")]
     assert train.texts == [("who?", "ann"), ("why?", "because")] and train.labels.tolist() == [1, 0]
     assert train.classes == test.classes == ("entailment", "not_entailment")
-    refused("row 0: its label is none of the 2 classes", lambda: read_hub("glue/qnli", test="test", **columns))
-    refused('no column "x"', lambda: read_hub("glue/qnli", **(columns | {"second_text": "x"})))
+    refused("row 0: its label is none of the 2 classes", read_hub, "glue/qnli", test="test", **columns)
+    refused('no column "x"', read_hub, "glue/qnli", **(columns | {"second_text": "x"}))
 
 
-@pytest.mark.parametrize(
-    ("error", "match"),
-    [
+def test_errors_of_the_hub_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.hub.reachable", lambda: True)
+    for error, match in (
         (ConnectionError("Couldn't reach it\nat all"), "imdb: no data hub can be reached"),
         (datasets.exceptions.DatasetNotFoundError("gone"), "imdb: the hub has no such data set"),
         (ValueError('Unknown split "validation".\nmore'), 'imdb train: Unknown split "validation".'),
-    ],
-)
-def test_errors_of_the_hub_are_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception, match: str) -> None:
-    def load_dataset(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr("server.hub.reachable", lambda: True)
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    refused(match, lambda: read_hub("imdb", text="text", label="label"))
-    refused("is no name of a data set", lambda: read_hub("a/b/c/d", text="text", label="label"))
+    ):
+        monkeypatch.setattr(datasets, "load_dataset", Mock(side_effect=error))
+        refused(match, read_hub, "imdb", text="text", label="label")
+    refused("is no name of a data set", read_hub, "a/b/c/d", text="text", label="label")
 
 
 def test_only_the_cache_is_read_if_no_hub_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -352,5 +335,5 @@ def test_only_the_cache_is_read_if_no_hub_answers(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path))
     monkeypatch.setattr("httpx.Client.send", lambda *_, **__: pytest.fail("the hub was queried"))
     before = datasets.config.HF_HUB_OFFLINE
-    refused("glue/sst2: no data hub can be reached", lambda: read_hub("glue/sst2", text="sentence", label="label"))
+    refused("glue/sst2: no data hub can be reached", read_hub, "glue/sst2", text="sentence", label="label")
     assert before == datasets.config.HF_HUB_OFFLINE

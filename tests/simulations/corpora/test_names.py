@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from simulations.corpora.classes import matched
+from simulations.corpora.corpus import Corpus
 from simulations.corpora.files import read_files
 from simulations.corpora.names import alike, folded, normal, spelled
-from simulations.errors import UserError
+from tests.support.commands import refused
 
 #: Pairs that are one name: numbers, Unicode forms, invisible characters, spaces.
 SAME = [
@@ -65,59 +66,47 @@ def test_the_forms_of_random_names_agree() -> None:
         assert number is None or float(form) == number, name
 
 
-def table(path: Path, rows: list[tuple[str, ...]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as opened:
-        csv.writer(opened).writerows([("text", "label", "user")[: len(rows[0])], *rows])
+def corpora(folder: Path, *parts: list[tuple[str, ...]]) -> tuple[Corpus, Corpus]:
+    """Return the corpora of two files with these rows: text, label, and user if there is one."""
+    roles = {name: name for name in ("text", "label", "user")[: len(parts[0][0])]}
+    for name, rows in zip(("train.csv", "test.csv"), parts, strict=True):
+        with (folder / name).open("w", encoding="utf-8", newline="") as opened:
+            csv.writer(opened).writerows([tuple(roles), *rows])
+    return read_files(folder, "train.csv", "test.csv", **roles)
 
 
-def people(tmp_path: Path, train: str, test: str, *, other: str = "ben") -> list[str]:
+def people(folder: Path, train: str, test: str, *, other: str = "ben") -> list[str]:
     """Read two files with a user in each, and return the users of the first."""
-    table(tmp_path / "train.csv", [("a", "0", train), ("b", "1", other)])
-    table(tmp_path / "test.csv", [("c", "0", test), ("d", "1", "zoe")])
-    return read_files(tmp_path, "train.csv", "test.csv", text="text", label="label", user="user")[0].users
-
-
-def complaint(action) -> str:
-    with pytest.raises(UserError) as caught:
-        action()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    first, second = [("a", "0", train), ("b", "1", other)], [("c", "0", test), ("d", "1", "zoe")]
+    return corpora(folder, first, second)[0].users
 
 
 @pytest.mark.parametrize(("first", "second"), [SAME[1], SAME[7], SAME[9]])
 def test_one_name_in_two_spellings_is_refused(tmp_path: Path, first: str, second: str) -> None:
-    line = complaint(lambda: people(tmp_path, first, second))
-    assert "one name in two spellings" in line and "train.csv: line 2 and" in line and "test.csv: line 2" in line
-    assert "two spellings" in complaint(lambda: people(tmp_path, first, "pat", other=second))  # within one file
-
-    def labels(train: str, test: str) -> None:
-        table(tmp_path / "train.csv", [("a", "x"), ("b", train), ("c", first)])
-        table(tmp_path / "test.csv", [("d", "x"), ("e", test)])
-        read_files(tmp_path, "train.csv", "test.csv", text="text", label="label")
-
-    assert "write it one way" in complaint(lambda: labels(second, first))
-    assert "in another spelling" in complaint(lambda: labels(first, second))
+    line = refused("one name in two spellings", people, tmp_path, first, second)
+    assert "train.csv: line 2 and" in line and "test.csv: line 2" in line
+    refused("two spellings", people, tmp_path, first, "pat", other=second)  # within one file
+    for train, test, match in ((second, first, "write it one way"), (first, second, "in another spelling")):
+        refused(match, corpora, tmp_path, [("a", "x"), ("b", train), ("c", first)], [("d", "x"), ("e", test)])
 
 
 def test_a_user_whose_names_differ_in_case_is_refused_and_others_keep_their_spelling(tmp_path: Path) -> None:
     for first, second in CASE[:3]:
-        assert "differ in case or width alone" in complaint(lambda a=first, b=second: people(tmp_path, a, b))
+        refused("differ in case or width alone", people, tmp_path, first, second)
     for names in (["1.0", "2.0"], ["Jose\u0301", "Ann"], ["10", "9"]):  # keys of ledgers depend on them
         assert people(tmp_path, names[0], "x", other=names[1]) == names
     for name in ("\u200b", "\u200bnan", "\u2066\u2069"):
-        assert "name the user of the record" in complaint(lambda name=name: people(tmp_path, name, "ann"))
+        refused("name the user of the record", people, tmp_path, name, "ann")
 
 
 @pytest.mark.parametrize("first", ["My doctor says it is diabetes", "ann.lee@example.org", "+49 151 12345678"])
 def test_a_name_that_may_be_a_persons_words_is_not_shown(tmp_path: Path, first: str) -> None:
-    second = f"{first}\u200b"
-    assert first not in complaint(lambda: people(tmp_path, first, second))
-    table(tmp_path / "train.csv", [("a", first), ("b", second), ("c", "x")])
-    line = complaint(lambda: read_files(tmp_path, "train.csv", "train.csv", text="text", label="label"))
-    assert first not in line and "are one name" in line
+    rows = [("a", first), ("b", f"{first}\u200b"), ("c", "x")]
+    assert first not in refused("two spellings", people, tmp_path, first, f"{first}\u200b")
+    assert first not in refused("are one name", corpora, tmp_path, rows, rows)
 
 
 def test_classes_of_public_texts_are_matched_in_another_spelling() -> None:
     assert matched(["cafe\u0301", "No"], ["no", "café"], None) == {"cafe\u0301": "café", "No": "no"}
     for public in (["A", "b"], ["a", "A"]):
-        assert "is missing" in complaint(lambda public=public: matched(["A", "a"], public, None))
+        refused("is missing", matched, ["A", "a"], public, None)

@@ -8,9 +8,9 @@ import pytest
 
 from simulations.corpora.builtin import GENRES, SENTIMENTS, builtin
 from simulations.corpora.classes import described, matched
-from simulations.errors import UserError
 from simulations.experiment import Experiment, load, to_toml
 from simulations.run.report import data_notes
+from tests.support.commands import refused
 from tests.support.studies import files_study, split_of
 
 RENAMED = {"positive": "favourable", "negative": "unfavourable"}
@@ -42,8 +42,7 @@ def of_file(folder: Path, **public: object) -> Experiment:
 
 def test_renamed_classes_are_paired_as_the_file_says_and_printed(folder: Path) -> None:
     """By the order of their names, favourable would be what the public reviews call negative."""
-    with pytest.raises(UserError, match=r"data\.public\.classes: is missing.*favourable, unfavourable"):
-        split_of(study(folder))
+    refused(r"data\.public\.classes: is missing.*favourable, unfavourable", split_of, study(folder))
     experiment = study(folder, classes=CLASSES)
     split, about = split_of(experiment)
     plain = builtin(public=30, train=1, test=1, seed=1).public
@@ -86,33 +85,24 @@ def test_contradictory_keys_of_the_public_part_are_refused(folder: Path) -> None
         (of_file, {"split": "built-in", "file": None}, r"data\.public: part, text and label go with"),
         (of_file, {"file": "nowhere.tsv"}, "nowhere.tsv"),
         (of_file, {"text": "sayd"}, 'has no column "sayd"; did you mean "said"'),
-        (of_file, {"text": 1}, r"data\.public\.text: must be a column's name, got 1"),
+        (of_file, {"text": 1}, r"data\.public\.text: must be a column's name .*, got 1"),
         (of_file, {}, r"data\.public\.classes: is missing.*the public part's negative, positive"),
     ):
-        with pytest.raises(UserError, match=match) as caught:
-            split_of(build(folder, **public))
-        assert "\n" not in str(caught.value)
+        refused(match, lambda build=build, public=public: split_of(build(folder, **public)))
 
 
 def test_classes_are_matched_by_names_or_published_numbers_and_never_by_order() -> None:
     assert matched(("1", "0"), SENTIMENTS, None) == {"1": "positive", "0": "negative"}
     assert matched(("Positive", "Negative"), SENTIMENTS, None) == {"Positive": "positive", "Negative": "negative"}
     assert matched(sorted(GENRES), GENRES, None) == {name: name for name in GENRES}
-    for names in (
-        ("favourable", "unfavourable"),
-        ("1", "2"),
-        ("bad", "positive"),
-        ("negative", "neutral", "positive"),
-        ("positive", "Positive"),
-    ):
-        with pytest.raises(UserError, match=r"data.public\.classes: is missing: .* which is which"):
-            matched(names, SENTIMENTS, None)
-    assert matched(("favourable", "unfavourable"), SENTIMENTS, CLASSES) == CLASSES
+    pairs = (("favourable", "unfavourable"), ("1", "2"), ("bad", "positive"), ("positive", "Positive"))
+    for names in (*pairs, ("negative", "neutral", "positive")):
+        refused(r"data.public\.classes: is missing: .* which is which", matched, names, SENTIMENTS, None)
+    assert matched(pairs[0], SENTIMENTS, CLASSES) == CLASSES
     turned = {"0": "positive", "1": "negative"}
     assert matched(("0", "1"), SENTIMENTS, turned) == turned
     for bad in ({"favourable": "positive"}, CLASSES | {"so": "so"}, CLASSES | {"favourable": "good"}):
-        with pytest.raises(UserError, match=r"data\.public\.classes: must name each class once"):
-            matched(("favourable", "unfavourable"), SENTIMENTS, bad)
+        refused(r"data\.public\.classes: must name each class once", matched, pairs[0], SENTIMENTS, bad)
 
 
 def test_names_of_words_describe_classes_and_a_table_each_class_once() -> None:
@@ -128,5 +118,5 @@ def test_names_of_words_describe_classes_and_a_table_each_class_once() -> None:
         assert described(SENTIMENTS, how, numbers=numbers, pairs=pairs) is None
     table = {"1": ("great", "good"), "0": ("terrible",)}
     assert described(("0", "1"), table, numbers=False, pairs=False) == [("terrible",), ("great", "good")]
-    with pytest.raises(UserError, match=r"data\.class-descriptions: must name each class once: the data have 0, 1, 2"):
-        described(("0", "1", "2"), table, numbers=False, pairs=False)
+    once = r"data\.class-descriptions: must name each class once: the data have 0, 1, 2"
+    refused(once, described, ("0", "1", "2"), table, numbers=False, pairs=False)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from simulations.artifacts.text_channel import rewriter_to_price
-from simulations.errors import UserError
 from simulations.papers.reproduce import (
     Item,
     Paper,
@@ -23,6 +22,7 @@ from simulations.papers.reproduce import (
     text,
 )
 from sottovoce.cli import main as cli
+from tests.support.commands import refused
 from tests.support.paths import DATA
 
 
@@ -98,35 +98,24 @@ def test_what_was_run_stands_beside_the_paper(data: Path, tmp_path: Path) -> Non
 
 
 def test_items_are_named_by_their_number_or_words() -> None:
-    assert [item.name for item in chosen(PAPER, "1")] == ["Table 1, A", "Table 1, B"]
-    assert [item.name for item in chosen(PAPER, ", b")] == ["Table 1, B"]
-    assert chosen(PAPER, None) == list(PAPER.items)
-    with pytest.raises(UserError, match="--table 7: made-up has Table 1, A"):
-        chosen(PAPER, "7")
-    with pytest.raises(UserError, match="nobody-2020: is none of the papers"):
-        load_paper("nobody-2020")
+    assert chosen(PAPER, "1") == list(ITEMS) == chosen(PAPER, None) and chosen(PAPER, ", b") == [ITEMS[1]]
+    refused("--table 7: made-up has Table 1, A", chosen, PAPER, "7")
+    refused("nobody-2020: is none of the papers", load_paper, "nobody-2020")
 
 
 def test_the_command_goes_on_with_what_was_stopped_and_takes_any_size(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A paper may take hours: what has begun is resumed, and the page says how many sentences there were."""
-    done: list[tuple[str, str]] = []
+    done: list[tuple[object, str]] = []
+    arms = [arm["name"] for arm in chosen(load_paper("yue-2021"), "Table 1, SST-2")[0].arms]
 
-    def finished(folder: Path) -> dict[str, Any]:
-        arms = [arm["name"] for arm in chosen(load_paper("yue-2021"), "Table 1, SST-2")[0].arms]
+    def ran(what: object, folder: Path) -> dict[str, Any]:
+        done.append((what, folder.name))
         return {"chance": 0.6, "arms": [{"name": name, "accuracy": 0.5, "accuracy_se": 0.02} for name in arms]}
 
-    def simulate(study: Any, folder: Path) -> dict[str, Any]:
-        done.append((f"{study.population.users} users", folder.name))
-        return finished(folder)
-
-    def resume(folder: Path) -> dict[str, Any]:
-        done.append(("resumed", folder.name))
-        return finished(folder)
-
-    monkeypatch.setattr("simulations.run.simulate.simulate", simulate)
-    monkeypatch.setattr("simulations.run.simulate.resume", resume)
+    monkeypatch.setattr("simulations.run.simulate.simulate", lambda study, folder: ran(study.population.users, folder))
+    monkeypatch.setattr("simulations.run.simulate.resume", lambda folder: ran("resumed", folder))
     command = ["reproduce", "yue-2021", "--table", "SST-2", "--data", str(data), "--out", str(tmp_path / "runs")]
     assert cli.main([*command, "--rows", "300", "--set", "training.epochs=2"]) == 0
     assert "- a run of 300 training and" in (page := capsys.readouterr().out) and "training.epochs=2" in page
@@ -135,7 +124,7 @@ def test_the_command_goes_on_with_what_was_stopped_and_takes_any_size(
     (begun / "code.json").write_text("{}")
     assert cli.main(command) == 0
     sized = "yue-2021-table-1-sst-2-300-training-epochs-2"
-    assert done == [("300 users", sized), ("resumed", "yue-2021-table-1-sst-2-2000")]
+    assert done == [(300, sized), ("resumed", "yue-2021-table-1-sst-2-2000")]
     capsys.readouterr()
     for wrong in (["--quick", "--rows", "300"], ["--rows", "99"], ["--rows", "most"]):
         assert cli.main([*command, *wrong]) == 2

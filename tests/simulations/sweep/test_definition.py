@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mechanisms.checks import is_slug
-from simulations.errors import UserError
-from simulations.experiment import load, slug, trial_text_of
+from simulations.experiment import load, trial_text_of
 from simulations.sweep.definition import bundled, load_study
+from tests.support.commands import refused
 
 BASE = """
 name = "small"
@@ -50,6 +49,8 @@ def test_every_point_with_every_seed() -> None:
     assert results == [(u, m, s) for u in (200, 300) for m in ("learned", "principal-components") for s in (3, 5)]
     assert all(run.experiment.shuffle.minimum_users == 50 for run in study.runs)
     assert len({run.name for run in study.runs}) == 8 and study.runs[0].name.startswith("users-200-maps-learned-")
+    long = load_study(written(f'[grid]\ntext.prompt = ["{"请" * 200} {{text}}"]\ntext.generator = ["m"]\n')).runs[0]
+    assert len(long.name) < 100 and long.name.isascii()
     (alone,) = load_study(written("")).runs
     assert alone.name == "seed-1" and alone.experiment == load("small.toml")
 
@@ -64,20 +65,6 @@ def test_a_key_of_an_arm_makes_arms_of_one_run() -> None:
     pairs = [(e["epsilon"], label["epsilon"]) for e, label in specs if e and label]
     assert pairs == [(e, label) for e in (1.0, 2.0) for label in (0.5, 5.0)]
     assert run.point == {}
-
-
-def test_the_names_that_a_grid_makes_are_ones_that_requests_take() -> None:
-    """However long they become, and of whatever script; each arm has a ledger and a model of its own."""
-    long = "Purkayastha, ε for each radian of the mapped embedding, labels by randomized response"
-    base = BASE.replace("a, ε = 10", long).replace('"b"', '"没有噪声"')
-    Path("small.toml").write_text(base, encoding="utf-8")
-    (run,) = load_study(
-        written(f'[grid]\n"arm.{long}.embedding.epsilon" = [1.25, 2.5]\n"arm.没有噪声.embedding.dim" = [4, 8]\n')
-    ).runs
-    slugs = [slug(arm.name) for arm in run.experiment.arms]
-    assert len(set(slugs)) == 4 and all(map(is_slug, slugs))
-    study = load_study(written(f'[grid]\ntext.prompt = ["{"请" * 200} {{text}}"]\ntext.generator = ["m"]\n'))
-    assert len(study.runs[0].name) < 100 and study.runs[0].name.isascii()
 
 
 def test_keys_that_go_together_and_arms_of_the_studys_own() -> None:
@@ -118,23 +105,16 @@ budget = [
     ],
 )
 def test_mistakes_are_one_line_that_names_the_point(more: str, words: str) -> None:
-    with pytest.raises(UserError) as caught:
-        load_study(written(more))
-    line = str(caught.value)
-    assert line.startswith("s.toml: ") and words in line and "\n" not in line
+    line = refused("^s.toml: ", load_study, written(more))
+    assert words in line
 
 
 def test_paths_that_are_no_sweeps() -> None:
     Path("odd.toml").write_text("name = \n")
-    for path, words in (
-        ("gone.toml", "neither a file nor a bundled sweep"),
-        ("odd.toml", "is not valid TOML"),
-        (written("", base=""), "experiment: must be given"),
-    ):
-        with pytest.raises(UserError, match=words):
-            load_study(path)
-    with pytest.raises(UserError, match=r"nothing\.toml: there is no such file"):
-        load_study(written("", base='experiment = "nothing.toml"\n'))
+    refused("neither a file nor a bundled sweep", load_study, "gone.toml")
+    refused("is not valid TOML", load_study, "odd.toml")
+    refused("experiment: must be given", load_study, written("", base=""))
+    refused(r"nothing\.toml: there is no such file", load_study, written("", base='experiment = "nothing.toml"\n'))
 
 
 def test_bundled_sweeps_load_and_name_the_models_that_their_arms_read() -> None:

@@ -32,6 +32,7 @@ from simulations.sweep import tables, worker
 from simulations.sweep.definition import load_study
 from simulations.sweep.run import Job, processes, run_study
 from sottovoce.cli import main as cli
+from tests.support.commands import refused
 from tests.support.paths import ROOT
 from tests.support.studies import LocalGrid, in_process, without_work
 
@@ -207,23 +208,16 @@ def test_what_is_in_the_folder_already(whole: Path) -> None:
     done(Path("out"), more)
     assert [name[-1] for name in more.begun] == ["3"]
     Path("small.toml").write_text(BASE.replace("public-size = 90", "public-size = 91"), encoding="utf-8")
-    with pytest.raises(UserError, match="is a run of another experiment than the study's"):
-        done(Path("out"), more)
+    refused("is a run of another experiment than the study's", done, Path("out"), more)
     Path("other").mkdir()
     Path("other/file").write_text("")
-    with pytest.raises(UserError, match="holds no study"):
-        done(Path("other"), more)
-    lock = Path("out/runs/.lock")
-    with alone(lock, "held"), pytest.raises(UserError, match="another process is at work"):
-        done(Path("out"), more)
-
-
-def test_an_encoder_that_is_missing_is_said_before_any_run_is_begun() -> None:
+    refused("holds no study", done, Path("other"), more)
+    with alone(Path("out/runs/.lock"), "held"):
+        refused("another process is at work", done, Path("out"), more)
     Path("s.toml").write_text(f"{STUDY}\nencoder.model = ['minilm', './nowhere']", encoding="utf-8")
-    begun = Here()
-    with pytest.raises(ValueError, match=r"^encoder: there is no folder nowhere$"):
-        done(Path("out"), begun)
-    assert not begun.begun
+    with pytest.raises(ValueError, match=r"^encoder: there is no folder nowhere$"):  # before any run begins
+        done(Path("new"), more)
+    assert len(more.begun) == 1
 
 
 def programs(patch: pytest.MonkeyPatch, *sources: str) -> list[Job]:
