@@ -198,9 +198,7 @@ class PrivUnit:
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """Return the exact loss of two disjoint caps, which dominates all pairs; `distance` is 0, 1 or None."""
-        if not checks.differs(self.name, distance):
-            return no_loss()
-        return cap_loss(self.epsilon, self.log_mass)
+        return cap_loss(self.epsilon, self.log_mass) if checks.differs(self.name, distance) else no_loss()
 
 
 #: Largest addition to a loss by the inverse beta function (relative, tests check it) and by masses.

@@ -14,7 +14,7 @@ from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.facts import EPSILONS, Facts
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
-from mechanisms.losses.categorical import prior_blanket, pure_loss, randomized_response_loss, response_blanket
+from mechanisms.losses.categorical import cap_blanket, cap_loss, prior_blanket, pure_loss
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import Points
@@ -67,7 +67,7 @@ class RandomizedResponse(_OfLabels):
 
     def blanket(self) -> BlanketCells:
         """Return the blanket and any two different labels, in cells: see mechanisms.losses.categorical."""
-        return response_blanket(self.epsilon, self.classes)
+        return cap_blanket(self.epsilon, -math.log(self.classes))
 
     def log_prob(self, y: IntArray, x: IntArray) -> FloatArray:
         """Return the log probability of y given x, (n,) -> (n,)."""
@@ -76,9 +76,8 @@ class RandomizedResponse(_OfLabels):
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """Return the exact loss of any two labels; `distance` is 0 (the same label), 1 or None (they differ)."""
-        if checks.differs(self.name, distance):
-            return randomized_response_loss(self.epsilon, self.classes)
-        return no_loss()
+        differ = checks.differs(self.name, distance)
+        return cap_loss(self.epsilon, -math.log(self.classes)) if differ else no_loss()
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,15 @@ U = p_x(W)/ω(W) and V = p_x'(W)/ω(W), both at least γ and of mean 1 (if p_x, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mechanisms.arrays import FloatArray, IntArray
+from mechanisms.losses.loss import LossCells
 
-if TYPE_CHECKING:
-    from mechanisms.losses.loss import LossCells
+_ROWS = ("log_w", "log_p", "log_q", "log_u_low", "log_u_high", "log_v_low", "log_v_high")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +53,26 @@ class BlanketCells:
 
     def __post_init__(self) -> None:
         size = self.log_w.shape
-        for name in ("log_p", "log_q", "log_u_low", "log_u_high", "log_v_low", "log_v_high"):
+        for name in _ROWS:
             if getattr(self, name).shape != size or len(size) != 1:
                 raise ValueError(f"blanket cells: {name} has shape {getattr(self, name).shape}, log_w has {size}")
         if not self.log_gamma <= 1e-9:
             raise ValueError(f"blanket cells: log_gamma must be at most 0, got {self.log_gamma}")
         if not 0 <= self.tail <= 1:
             raise ValueError(f"blanket cells: tail must be from 0 to 1, got {self.tail}")
+
+    @classmethod
+    def mirrored(
+        cls,
+        log_gamma: float,
+        log_w: FloatArray,
+        log_p: FloatArray,
+        low: FloatArray,
+        high: FloatArray,
+        tail: float = 0.0,
+    ) -> BlanketCells:
+        """Return cells whose order backwards exchanges x and x'. `low` and `high` are the bounds of log U."""
+        return cls(log_gamma, log_w, log_p, log_p[::-1].copy(), low, high, low[::-1].copy(), high[::-1].copy(), tail)
 
     @cached_property
     def orders(self) -> tuple[IntArray, IntArray]:
@@ -75,28 +87,12 @@ class BlanketCells:
         φ(u·U1 - c·v·V1) is submodular for convex φ, so each coordinate's countermonotone pair is the largest in the
         convex order (see mechanisms.losses.sphere).
         """
-
-        def outer(name: str) -> FloatArray:
-            table: FloatArray = getattr(self, name)[:, None] + getattr(other, name)[None, :]
-            return table.ravel()
-
-        return BlanketCells(
-            log_gamma=self.log_gamma + other.log_gamma,
-            log_w=outer("log_w"),
-            log_p=outer("log_p"),
-            log_q=outer("log_q"),
-            log_u_low=outer("log_u_low"),
-            log_u_high=outer("log_u_high"),
-            log_v_low=outer("log_v_low"),
-            log_v_high=outer("log_v_high"),
-            tail=min(1.0, self.tail + other.tail),
-            numeric=self.numeric + other.numeric,
-        )
+        tables = {name: (getattr(self, name)[:, None] + getattr(other, name)[None, :]).ravel() for name in _ROWS}
+        log_gamma, tail = self.log_gamma + other.log_gamma, min(1.0, self.tail + other.tail)
+        return replace(self, **tables, log_gamma=log_gamma, tail=tail, numeric=self.numeric + other.numeric)
 
     def loss(self) -> LossCells:
         """Return the privacy loss log(U/V) of the same cells: the pair without shuffling."""
-        from mechanisms.losses.loss import LossCells
-
         return LossCells(
             low=self.log_u_low - self.log_v_high,
             high=self.log_u_high - self.log_v_low,

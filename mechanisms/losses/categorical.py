@@ -1,9 +1,7 @@
 """Losses and blankets of mechanisms with finitely many outputs, as atoms without discretization.
 
-**Blanket of k-ary randomized response:** uniform, of weight γ = K/(e^ε + K - 1) (Balle et al. 2019, section 3.1).
-
-Any two different labels are the dominating pair. The laws of U and V are the same for every label, and U is high only
-at x, V only at x', never together: countermonotone (see mechanisms.losses.sphere for the order).
+**K-ary randomized response** is a cap (below) of mass 1/K around each label: its blanket is uniform, of weight
+γ = K/(e^ε + K - 1) (Balle et al. 2019, section 3.1), and any two different labels are the dominating pair.
 
 **With priors (RRWithPrior), beside the source of the priors (proved).** The message is (z, y). z determines a set S of
 k labels in any way. y is randomized response on S, uniform on S for a label outside it. Given z, with ω uniform on S:
@@ -27,7 +25,7 @@ x's cap outside that of x', -ε the other way round, else 0: ε-DP. δ(ε') is (
 x'), which grows as the caps' overlap falls: antipodal caps, and any disjoint ones, dominate every pair.
 inf_x p_x(y) = b for every y, as a cap of another x misses it: the blanket is uniform, of weight b. U is e^ε·b with
 probability c, else b, for every x. For disjoint caps U and V are never high together, which is countermonotone, so no
-pair is worse for shuffling (`sphere`). (The law is that of randomized response with 1/c labels, 1/c whole or not.)
+pair is worse for shuffling (`sphere`).
 """
 
 from __future__ import annotations
@@ -47,7 +45,11 @@ _SINGLE = 64
 
 def pair_loss(log_p: FloatArray, log_q: FloatArray) -> LossCells:
     """Return the loss of one pair, from its log probabilities (outputs,) each: exact atoms, direction x to x' only."""
-    log_p, log_q = _normalized(np.stack([np.asarray(log_p, np.float64), np.asarray(log_q, np.float64)]))
+    table = np.stack([np.asarray(log_p, np.float64), np.asarray(log_q, np.float64)])
+    total = logsumexp(table, axis=1, keepdims=True)
+    if not np.isfinite(total).all():
+        raise ValueError(f"categorical loss: row {int(np.argmin(np.isfinite(total)))} has no probability")
+    log_p, log_q = table - total
     finite = np.isfinite(log_p) & np.isfinite(log_q)
     loss = (log_p - log_q)[finite]
     alone = np.isfinite(log_p) & ~np.isfinite(log_q)
@@ -61,22 +63,9 @@ def pair_loss(log_p: FloatArray, log_q: FloatArray) -> LossCells:
     )
 
 
-def randomized_response_loss(epsilon: float, classes: int) -> LossCells:
-    """Return the loss of two labels under k-ary randomized response: atoms at ε, 0 and -ε, for every pair."""
-    if epsilon == 0:
-        return no_loss()
-    log_true = -math.log(1 + (classes - 1) * math.exp(-epsilon))
-    log_other = log_true - epsilon
-    loss = np.array([-epsilon, 0.0, epsilon])
-    log_rest = math.log(classes - 2) + log_other if classes > 2 else -math.inf
-    log_p = np.array([log_other, log_rest, log_true])
-    kept = np.isfinite(log_p)
-    return LossCells(low=loss[kept], high=loss[kept], log_p=log_p[kept], log_q=log_p[::-1][kept])
-
-
 def pure_loss(epsilon: float) -> LossCells:
     """Return a loss that dominates every ε-LDP mechanism: binary randomized response (Kairouz, Oh, Viswanath 2015)."""
-    return randomized_response_loss(epsilon, 2)
+    return cap_loss(epsilon, -math.log(2))
 
 
 def from_profile(epsilons: FloatArray, deltas: FloatArray) -> LossCells:
@@ -92,7 +81,9 @@ def from_profile(epsilons: FloatArray, deltas: FloatArray) -> LossCells:
     if deltas[0] == 0:
         return no_loss()
     if len(epsilons) == 1:
-        return _with_infinite(float(deltas[0]))
+        log_finite = np.array([math.log1p(-float(deltas[0]))] if deltas[0] < 1 else [])
+        zero = np.zeros(len(log_finite))
+        return LossCells(zero, zero, log_finite, log_finite, infinite=float(deltas[0]))
     # chords in t = e^ε from ε_i to ε_(i+1): -slope·e^(ε_i) = drop/expm1(gap); slopes must not steepen
     gap = np.diff(epsilons)
     log_slope = np.log(np.maximum(-np.diff(deltas), 1e-320)) - epsilons[:-1] - np.log(np.expm1(gap))
@@ -114,20 +105,6 @@ def from_profile(epsilons: FloatArray, deltas: FloatArray) -> LossCells:
     return LossCells(low=losses[kept], high=losses[kept], log_p=all_p[kept], log_q=all_q[kept], infinite=infinite)
 
 
-def _with_infinite(mass: float) -> LossCells:
-    rest = np.array([math.log1p(-mass)]) if mass < 1 else np.zeros(0)
-    zero = np.zeros(len(rest))
-    return LossCells(low=zero, high=zero, log_p=rest, log_q=rest, infinite=mass)
-
-
-def _normalized(table: FloatArray) -> FloatArray:
-    total = logsumexp(table, axis=1, keepdims=True)
-    if not np.isfinite(total).all():
-        raise ValueError(f"categorical loss: row {int(np.argmin(np.isfinite(total)))} has no probability")
-    normal: FloatArray = table - total
-    return normal
-
-
 def prior_blanket(epsilon: float, classes: int) -> BlanketCells:
     """Return cells of U* over V* = l_2, and their mirror images; epsilon >= 0, classes K >= 2."""
     k = np.arange(1, classes + 1, dtype=np.float64)
@@ -145,77 +122,33 @@ def prior_blanket(epsilon: float, classes: int) -> BlanketCells:
     least, most = np.minimum.reduceat(log_u, start), np.maximum.reduceat(log_u, start)
     v = np.full(len(start), low)
 
-    def both(one: FloatArray, other: FloatArray) -> FloatArray:
-        return np.concatenate([one, other])
+    def both(u: FloatArray, v: FloatArray) -> FloatArray:
+        return np.concatenate([u, v[::-1]])
 
-    return BlanketCells(
-        log_gamma=float(low),
-        log_w=both(log_w, log_w),
-        log_p=both(log_p, log_w + v),
-        log_q=both(log_w + v, log_p),
-        log_u_low=both(least, v),
-        log_u_high=both(most, v),
-        log_v_low=both(v, least),
-        log_v_high=both(v, most),
-    )
-
-
-def response_blanket(epsilon: float, classes: int) -> BlanketCells:
-    """Return cells {x}, {x'} and all other labels, exact; epsilon >= 0, classes K >= 2."""
-    log_gamma = -float(np.logaddexp(epsilon - math.log(classes), math.log1p(-1 / classes)))
-    log_w = np.log(np.array([1, 1, classes - 2][: 3 if classes > 2 else 2], dtype=np.float64)) - math.log(classes)
-    log_u = log_gamma + np.array([epsilon, 0.0, 0.0])[: len(log_w)]
-    log_v = log_gamma + np.array([0.0, epsilon, 0.0])[: len(log_w)]
-    return BlanketCells(
-        log_gamma=log_gamma,
-        log_w=log_w,
-        log_p=log_w + log_u,
-        log_q=log_w + log_v,
-        log_u_low=log_u,
-        log_u_high=log_u,
-        log_v_low=log_v,
-        log_v_high=log_v,
-    )
+    return BlanketCells.mirrored(float(low), both(log_w, log_w), both(log_p, log_w + v), both(least, v), both(most, v))
 
 
 def cap_loss(epsilon: float, log_mass: float) -> LossCells:
     """Return the exact loss of two inputs with disjoint caps. log_mass is log of c, at most log 1/2; epsilon >= 0."""
-    losses, log_p, log_q = _atoms(epsilon, log_mass)
-    return LossCells(low=losses, high=losses, log_p=log_p, log_q=log_q)
+    if epsilon == 0:
+        return no_loss()
+    log_w, log_u = _cells(epsilon, log_mass)
+    losses = np.array([epsilon, 0.0, -epsilon] if len(log_w) == 3 else [epsilon, -epsilon])
+    log_p = log_w + log_u
+    return LossCells(low=losses, high=losses, log_p=log_p, log_q=log_p[::-1].copy())
 
 
 def cap_blanket(epsilon: float, log_mass: float) -> BlanketCells:
-    """Return blanket and dominating pair: cells {x's cap}, {the other cap}, {neither}, exact."""
-    log_base = _log_base(epsilon, log_mass)
-    _, log_p, log_q = _atoms(epsilon, log_mass)
-    log_u = log_base + np.array([epsilon, 0.0, 0.0])
-    log_v = log_base + np.array([0.0, epsilon, 0.0])
-    kept = np.isfinite(log_p)  # at c = 1/2 both caps cover everything
-    return BlanketCells(
-        log_gamma=min(0.0, log_base),
-        log_w=np.array([log_mass, log_mass, _log_outside(log_mass)])[kept],
-        log_p=log_p[kept],
-        log_q=log_q[kept],
-        log_u_low=log_u[kept],
-        log_u_high=log_u[kept],
-        log_v_low=log_v[kept],
-        log_v_high=log_v[kept],
-    )
+    """Return blanket and dominating pair: cells {x's cap}, {neither}, {the other cap}, exact."""
+    log_w, log_u = _cells(epsilon, log_mass)
+    return BlanketCells.mirrored(min(0.0, float(log_u[-1])), log_w, log_w + log_u, log_u, log_u)
 
 
-def _atoms(epsilon: float, log_mass: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return losses of the three cells, and their log masses under x and x'."""
-    high, low = log_mass + epsilon + _log_base(epsilon, log_mass), log_mass + _log_base(epsilon, log_mass)
-    outside = _log_outside(log_mass) + _log_base(epsilon, log_mass)
-    return np.array([epsilon, -epsilon, 0.0]), np.array([high, low, outside]), np.array([low, high, outside])
-
-
-def _log_base(epsilon: float, log_mass: float) -> float:
-    """Return log b of the low density, relative to the uniform one, 1/(1 - c + c·e^ε)."""
-    return -float(np.logaddexp(np.log1p(-np.exp(log_mass)), log_mass + epsilon))
-
-
-def _log_outside(log_mass: float) -> float:
-    """Return log(1 - 2c), of the outputs in neither cap."""
+def _cells(epsilon: float, log_mass: float) -> tuple[FloatArray, FloatArray]:
+    """Return log masses of the cells under ω, and log U there: (3,), or (2,) if both caps cover everything."""
+    log_base = -float(np.logaddexp(np.log1p(-np.exp(log_mass)), log_mass + epsilon))  # log b
     with np.errstate(divide="ignore"):
-        return float(np.log1p(-min(1.0, 2 * np.exp(log_mass))))
+        log_rest = float(np.log1p(-min(1.0, 2 * np.exp(log_mass))))
+    log_w = np.array([log_mass, log_rest, log_mass])
+    kept = np.isfinite(log_w)
+    return log_w[kept], (log_base + np.array([epsilon, 0.0, 0.0]))[kept]

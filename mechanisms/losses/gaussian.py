@@ -79,17 +79,7 @@ def line(ratio: float) -> BlanketCells:
     half = np.linspace(0.0, ratio + _REACH, _LINE // 2)
     edges = np.concatenate([[-np.inf], -half[:0:-1], half, [np.inf]])
     log_u = ratio * edges - ratio**2 / 2
-    log_v = log_u[::-1]
-    return BlanketCells(
-        log_gamma=-math.inf,
-        log_w=log_masses(edges),
-        log_p=log_masses(edges - ratio),
-        log_q=log_masses(edges + ratio),
-        log_u_low=log_u[:-1],
-        log_u_high=log_u[1:],
-        log_v_low=log_v[1:],
-        log_v_high=log_v[:-1],
-    )
+    return BlanketCells.mirrored(-math.inf, log_masses(edges), log_masses(edges - ratio), log_u[:-1], log_u[1:])
 
 
 def log_masses(z: FloatArray) -> FloatArray:

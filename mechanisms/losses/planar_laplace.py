@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from scipy.special import gammainc, gammainccinv, gammaincinv, gammaln
@@ -45,11 +45,7 @@ def laplace_loss(dim: int, epsilon: float, distance: float) -> LossCells:
     """
     if distance == 0 or epsilon == 0:
         return no_loss()
-
-    def tails(losses: FloatArray) -> tuple[FloatArray, FloatArray]:
-        return _tails(dim, epsilon * distance, losses)
-
-    return mirrored_cells(tails, epsilon * distance)
+    return _mirrored_cells(partial(_tails, dim, epsilon * distance), epsilon * distance)
 
 
 def _tails(m: int, d: float, losses: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -83,7 +79,7 @@ def _tails(m: int, d: float, losses: FloatArray) -> tuple[FloatArray, FloatArray
     return below, above
 
 
-def mirrored_cells(tails: Tails, largest: float) -> LossCells:
+def _mirrored_cells(tails: Tails, largest: float) -> LossCells:
     """Return cells of a loss within [-largest, largest] nats, symmetric under exchange of its inputs.
 
     **Mirror (proved).** Let an isometry of the outputs exchange x and x'. It turns the loss into its negative and the

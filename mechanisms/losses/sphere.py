@@ -233,22 +233,12 @@ def blanket_cells(dim: int, log_ratio: Callable[[FloatArray], FloatArray], count
     log_p = np.concatenate([near, far[::-1]])
     log_w = logsumexp(log_w, axis=1)
     at_edges = log_ratio(edges)
-    low, high = at_edges[1:], at_edges[:-1]
     tail = 0.0
     if start > 0:
         log_tail = math.log(2 * start) + (dim - 2) * math.log(math.sin(start)) - log_total + float(ends[0])
         tail = math.exp(min(0.0, log_tail))
-    return BlanketCells(
-        log_gamma=min(0.0, float(ends[1])),
-        log_w=np.concatenate([log_w, log_w[::-1]]),
-        log_p=log_p,
-        log_q=log_p[::-1].copy(),
-        log_u_low=low,
-        log_u_high=high,
-        log_v_low=low[::-1].copy(),
-        log_v_high=high[::-1].copy(),
-        tail=tail,
-    )
+    log_w = np.concatenate([log_w, log_w[::-1]])
+    return BlanketCells.mirrored(min(0.0, float(ends[1])), log_w, log_p, at_edges[1:], at_edges[:-1], tail)
 
 
 def _start(dim: int, log_largest: float, log_total: float) -> float:

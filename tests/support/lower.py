@@ -168,12 +168,12 @@ def apart(cells: BlanketCells, share: float) -> BlanketCells:
     """Return the pair of the cells {likely for x}, {likely for x'}, {neither} against others at a third input.
 
     Args:
-        cells: Blanket cells, the first two of them the likely ones of x and of x'.
+        cells: Three blanket cells, the first the likely one of x, the last that of x'.
         share: Share of each of the two, under all inputs, in which the third input is unlikely, in (0, 1].
     """
 
     def cut(log_mass: FloatArray, log_share: float) -> FloatArray:
-        likely = log_mass[:2] + log_share
+        likely = log_mass[[0, -1]] + log_share
         return np.append(likely, math.log1p(-float(np.exp(likely).sum())))
 
     log_share = math.log(share)
