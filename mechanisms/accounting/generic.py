@@ -23,35 +23,34 @@ suffices.
 **Safe side.** δ_M falls in M: with one clone less, add a draw of the clones' law, which is processing. Given M, the
 expectation rises in N if g >= a + b (θ falls, D spreads). So a block of M counts as its lowest, and a block of N as its
 highest. Binomial tails that are left out are added in full. Rounding of the special functions is charged. For fair
-coins it is charged at 1e-10 of each term before it cancels (measured at 5e-12 up to N = 1e8, and 7e-10 at 1e12). For M
+coins it is charged at 1e-10 of each term before it cancels (measured at 3e-11 up to N = 1e8, and 7e-10 at 1e12). For M
 and N it is charged at 1e-7 of the sum (measured at 5e-9 of either tail, however small, up to 1e12, and 6e-8 at 1e15).
 Beyond 1e8 users both charges grow with the root of their number. a - b has rounding of its own, so no ε0 below 1e-5 is
 amplified.
 
 **Variation ratio** (Wang et al., VLDB 2024), in a form that holds for every randomizer.
 
-Their parameters: p bounds R0/R1 and R1/R0 for the pair (x0, x1), β bounds the pair's total variation, q bounds R0/R(x)
-and R1/R(x) for every x. With α = β/(p - 1) and s = 1 - (p + 1)·α, R0 = pα·Q0 + α·Q1 + s·Q2 and
-R1 = α·Q0 + pα·Q1 + s·Q2, where α·Q0 = (R0 - R1)_+/(p - 1), α·Q1 = (R1 - R0)_+/(p - 1).
+Their parameters, with one bound for both ratios: p bounds R0/R1 and R1/R0 for the pair (x0, x1), and R0/R(x) and
+R1/R(x) for every x; β bounds the pair's total variation. With α = β/(p - 1) and s = 1 - (p + 1)·α,
+R0 = pα·Q0 + α·Q1 + s·Q2 and R1 = α·Q0 + pα·Q1 + s·Q2, where α·Q0 = (R0 - R1)_+/(p - 1), α·Q1 = (R1 - R0)_+/(p - 1).
 
 **What we do not take over.** The published reduction (arXiv 2304.05007, and the software beside it) clones Q0 and Q1
-with r = pα/q. It lets the target's Q2 hide among all users who are not clones, as if their remainders held it evenly.
-They need not, and then the counts of the other outputs reveal whether the target drew Q2. Take p = q = 3, R0 = (0.06,
-0.02, 0.6, 0.32), R1 = (0.02, 0.06, 0.6, 0.32) and R(x) = (0.02, 0.02, 0.2, 0.76) for 14 others. The shuffled outputs
-have δ(0.4) = 7.8e-5 by enumeration, the published pair 9.2e-6 (tests/mechanisms/accounting/test_generic.py). It is the
-gap that the errata of arXiv 2208.04591 name in the proof of the stronger clone.
+with r = α, and lets the target's Q2 hide among all users who are not clones, as if their remainders held it evenly.
+They need not, and then the counts of the other outputs reveal whether the target drew Q2. Take p = 3, R0 = (0.06, 0.02,
+0.6, 0.32), R1 = (0.02, 0.06, 0.6, 0.32) and R(x) = (0.02, 0.02, 0.2, 0.76) for 14 others. The shuffled outputs have
+δ(0.4) = 7.8e-5 by enumeration, the published pair 9.2e-6 (tests/mechanisms/accounting/test_generic.py). It is the gap
+that the errata of arXiv 2208.04591 name in the proof of the stronger clone.
 
-**What we use.** R(x) >= max(R0, R1)/q = (pα·Q0 + pα·Q1 + s·Q2)/q, so Q2 is cloned as well, with probability s/q: the
-pair has a = pα, b = α, r = pα/q, t = s/q. It holds for every such randomizer.
+**What we use.** R(x) >= max(R0, R1)/p = α·Q0 + α·Q1 + s/p·Q2, so Q2 is cloned as well: the pair has a = pα, b = α,
+r = α, t = s/p. It holds for every such randomizer.
 
-**β may be an upper bound.** The pair's δ(ε) is E[(ΣT_i)_+]/n for n independent T, with c = e^ε equal to q·(1 - c/p) and
-q·(1/p - c) with probability r each, q·(1 - c) with probability s/q, and else 0 (the divergence above, summed over M). A
-larger β moves mass from the third value to the first two, keeping E[T]. A unit of E[R0] spent on the third is q·(1 - c)
-with probability 1/q. On the first two it is either with probability p/(q·(p + 1)). The second is the larger in convex
-order. Scale by q/p, so that the values are B: p(1 - c) w.p. 1/p, A: p - c and 1 - cp w.p. 1/(p + 1) each, else 0; both
-means are 1 - c, and 1 <= c <= p. For k >= 0, E(B - k)_+ = 0. For k < 0, E(k - B)_+ = (k - p + pc)_+/p, at most E(k -
-A)_+ >= (k + cp - 1)/(p + 1) for p - pc <= k <= 0: the difference is linear in k, (p - 1)/(p + 1) at the one end and (p
-- c)/(p + 1) at the other. Sums of independent terms keep the convex order.
+**β may be an upper bound.** The pair's δ(ε) is E[(ΣT_i)_+]/n for n independent T, with c = e^ε equal to p - c and
+1 - cp with probability α each, p·(1 - c) with probability s/p, and else 0 (the divergence above, summed over M). A
+larger β moves mass from the third value to the first two, keeping E[T]. A unit of E[R0] spent on the third, B, is
+p·(1 - c) with probability 1/p, else 0. On the first two, A, it is either with probability 1/(p + 1). Both means are
+1 - c, and A is the larger in convex order. For k >= 0, E(B - k)_+ = 0. For k < 0, E(k - B)_+ = (k - p + pc)_+/p, at
+most E(k - A)_+ >= (k + cp - 1)/(p + 1) for p - pc <= k <= 0: the difference is linear in k, (p - 1)/(p + 1) at the one
+end and (p - c)/(p + 1) at the other. Sums of independent terms keep the convex order.
 """
 
 from __future__ import annotations
@@ -61,7 +60,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import betainc, betaincc, gammaln
+from scipy.special import betainc
+from scipy.stats import binom
 
 from mechanisms.arrays import FloatArray
 
@@ -76,8 +76,6 @@ TOLERANCE = 1e-4
 #: Range of ε0. Above it, a clone has probability below 1e-217, and no number of users amplifies. Below it, float64 does
 #: not distinguish a from b to 1e-10.
 LEAST_EPSILON, LARGEST_EPSILON = 1e-5, 500.0
-#: Stirling's series is used from this count on. Its error is 1e-13 of the mass.
-_SERIES = 32
 _BLOCKS = 1500
 _BLOCKS_2D = 160
 
@@ -99,16 +97,6 @@ class ClonePair:
     clone: float
     shared: float = 0.0
     shared_clone: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not (self.high > self.low >= 0 and self.clone > 0 and self.shared >= 0 and self.shared_clone >= 0):
-            raise ValueError(f"clone pair: weights must be at least 0, high above low and clone above 0, got {self}")
-        if abs(self.high + self.low + self.shared - 1) > 1e-9 or 2 * self.clone + self.shared_clone > 1 + 1e-9:
-            raise ValueError(f"clone pair: the target's weights must add up to 1, the clones' to at most 1, got {self}")
-        if (self.shared > 0) != (self.shared_clone > 0):
-            raise ValueError(f"clone pair: shared and shared_clone must be both 0 or both above 0, got {self}")
-        if self.shared and self.rate < (self.high + self.low) * (1 - 1e-9):
-            raise ValueError(f"clone pair: 2rs/t must be at least a + b, got {self}")
 
     @property
     def rate(self) -> float:
@@ -134,33 +122,23 @@ def check_arguments(local_epsilon: float, users: int, delta: float) -> None:
         raise ValueError(f"shuffle: delta must be above 0 and below 1, got {delta}")
 
 
-def variation_pair(p: float, beta: float, q: float) -> ClonePair:
-    """Return the pair for (p, β, q): p > 1, 0 < β <= (p - 1)/(p + 1), q >= 1.
-
-    Raises:
-        ValueError: One of them is out of range.
-    """
-    largest = (p - 1) / (p + 1)
-    if not (p > 1 and 0 < beta <= largest * (1 + 1e-9) and q >= 1):
-        raise ValueError(f"variation ratio: needs p > 1, 0 < β <= (p - 1)/(p + 1) and q >= 1, got {p}, {beta}, {q}")
-    alpha = min(beta, largest) / (p - 1)
+def variation_pair(p: float, beta: float) -> ClonePair:
+    """Return the pair of a randomizer of (p, β), p > 1 and 0 < β <= (p - 1)/(p + 1)."""
+    alpha = beta / (p - 1)
     shared = 1 - (p + 1) * alpha
     if shared < 1e-9:  # rounding: the largest β, which the proof permits
-        return ClonePair(high=p / (p + 1), low=1 / (p + 1), clone=p / (p + 1) / q)
-    return ClonePair(high=p * alpha, low=alpha, clone=p * alpha / q, shared=shared, shared_clone=shared / q)
+        return ClonePair(high=p / (p + 1), low=1 / (p + 1), clone=1 / (p + 1))
+    return ClonePair(high=p * alpha, low=alpha, clone=alpha, shared=shared, shared_clone=shared / p)
 
 
-def variation_ratio(
-    local_epsilon: float, total_variation: float, users: int, delta: float, *, clone_epsilon: float | None = None
-) -> float | None:
+def variation_ratio(local_epsilon: float, total_variation: float, users: int, delta: float) -> float | None:
     """Return the least ε of the pair above with p = e^ε0, found numerically within 1e-4 on the safe side.
 
     Args:
-        local_epsilon: log p, the loss of the pair of inputs to be hidden, in nats.
+        local_epsilon: log p, the largest loss of any two inputs, in nats.
         total_variation: β, or an upper bound of it.
         users: n >= 1.
         delta: δ in (0, 1).
-        clone_epsilon: log q, the largest loss between either of the pair and any input (default: ε0).
 
     Returns:
         ε, or None (no amplification) if ε is not below ε0, β is 0, or ε0 is below 1e-5.
@@ -168,23 +146,12 @@ def variation_ratio(
     check_arguments(local_epsilon, users, delta)
     if not 0 <= total_variation <= 1:
         raise ValueError(f"variation ratio: total variation must be in [0, 1], got {total_variation}")
-    largest = local_epsilon if clone_epsilon is None else clone_epsilon
-    within = LEAST_EPSILON <= local_epsilon <= LARGEST_EPSILON and 0 <= largest <= LARGEST_EPSILON
-    if not within or total_variation == 0:
+    if not LEAST_EPSILON <= local_epsilon <= LARGEST_EPSILON or total_variation == 0:
         return None
     beta = min(total_variation, math.tanh(local_epsilon / 2))
-    return pair_epsilon(variation_pair(math.exp(local_epsilon), beta, math.exp(largest)), users, delta)
-
-
-def pair_epsilon(pair: ClonePair, users: int, delta: float) -> float | None:
-    """Return the least ε at which the counts of `pair` are (ε, delta)-indistinguishable, within 1e-4 above.
-
-    The result is None if it is not below the target's own loss log(high/low). `users` is n >= 1, the target included.
-    """
-    limit = math.log(pair.high / pair.low) if pair.low > 0 else math.inf
+    pair = variation_pair(math.exp(local_epsilon), beta)
     # beyond ε = 30, κ and θ agree to the last bits of float64, and their rounding would look like δ = 0
-    start = min(limit, 30.0)
-    return least_epsilon(pair_profile(pair, users, delta), delta, start)
+    return least_epsilon(pair_profile(pair, users, delta), delta, min(local_epsilon, 30.0))
 
 
 def pair_profile(pair: ClonePair, users: int, delta: float) -> Callable[[float], float]:
@@ -211,7 +178,7 @@ def pair_profile(pair: ClonePair, users: int, delta: float) -> Callable[[float],
         least = np.floor((fair + theta / kappa) / 2) + 1
         reached = least <= fair
         k, n = least[reached], fair[reached]
-        gain = kappa * k * fair_binomial_pmf(n, k)
+        gain = kappa * k * binom.pmf(k, n, 0.5)
         cost = theta[reached] * betainc(k, n - k + 1, 0.5)
         surplus = np.maximum(gain - cost, 0.0) + _ROUNDING * more * gain
         return min(1.0, float(scale[reached] @ surplus) * (1 + _MASS_ROUNDING * more) + left_out)
@@ -290,54 +257,7 @@ def binomial_masses(trials: int | FloatArray, p: float, edges: FloatArray) -> Fl
     Up to the mean these are differences of the lower tail, beyond it of the upper one. So masses far out keep their
     digits. `trials` is one number for all rows, or has shape (rows, 1).
     """
-    if p >= 1 or np.all(trials == 0):
-        return np.ones_like(edges[..., 1:])
-    n = np.broadcast_to(np.asarray(trials, dtype=np.float64), edges.shape)
-    beyond = edges > n * p
-    crossing = ~beyond
-    crossing[..., :-1] &= beyond[..., 1:]  # the last edge up to the mean is the first of the upper tail
-    lower, upper = np.zeros(edges.shape), np.where(edges <= 0, 1.0, 0.0)  # P(Bin < e), P(Bin >= e)
-    within = (edges > 0) & (edges <= n)
-    for tail, tail_of, those in ((lower, betaincc, within & ~beyond), (upper, betainc, within & (beyond | crossing))):
-        tail[those] = tail_of(edges[those], n[those] - edges[those] + 1, p)
-    mass = np.where(beyond[..., 1:], -np.diff(upper, axis=-1), np.diff(lower, axis=-1))
-    return np.maximum(mass, 0.0)
-
-
-def fair_binomial_pmf(n: FloatArray, k: FloatArray) -> FloatArray:
-    """Return P(Bin(n, 1/2) = k) for whole 0 <= k <= n, within 1e-11 relatively.
-
-    Stirling's series is used from n = 1000 on if neither k nor n - k is small.
-    """
-    mass: FloatArray = np.empty(n.shape)
-    small = (n < 1000) | (np.minimum(k, n - k) < _SERIES)
-    for those, log_mass in ((small, _by_gamma), (~small, _by_stirling)):
-        if those.any():
-            mass[those] = np.exp(log_mass(n[those], k[those]))
-    return mass
-
-
-def _by_gamma(n: FloatArray, k: FloatArray) -> FloatArray:
-    """Return log P(Bin(n, 1/2) = k) by the gamma function."""
-    log_mass: FloatArray = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1) - n * math.log(2)
-    return log_mass
-
-
-def _by_stirling(n: FloatArray, k: FloatArray) -> FloatArray:
-    """Return log P(Bin(n, 1/2) = k) by Stirling's series."""
-    log_mass: FloatArray = 0.5 * np.log(n / (2 * math.pi * k) / (n - k)) - n * _entropy_gap((2 * k - n) / n)
-    log_mass += _stirling(n) - _stirling(k) - _stirling(n - k)
-    return log_mass
-
-
-def _entropy_gap(x: FloatArray) -> FloatArray:
-    """Return the divergence of a coin of bias (1 + x)/2 from a fair one, in nats."""
-    bounded = np.clip(x, -1 + 1e-16, 1 - 1e-16)
-    gap: FloatArray = bounded * np.arctanh(bounded) + np.log1p(-bounded * bounded) / 2  # both of the order of x²
-    return gap
-
-
-def _stirling(n: FloatArray) -> FloatArray:
-    """Return log n! minus Stirling's formula."""
-    series: FloatArray = (1 / 12 - (1 / 360 - 1 / (1260 * n * n)) / (n * n)) / n
-    return series
+    beyond = edges[..., 1:] > trials * p
+    return np.where(
+        beyond, -np.diff(binom.sf(edges - 1, trials, p), axis=-1), np.diff(binom.cdf(edges - 1, trials, p), axis=-1)
+    )
