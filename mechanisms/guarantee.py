@@ -113,6 +113,10 @@ class Guarantee:
             return self.offset + self.numeric_epsilon
         return self.epsilon * self.diameter + self.offset + self.numeric_epsilon
 
+    def given(self, declared: Iterable[str]) -> Guarantee:
+        """Return the guarantee between inputs that agree in these exposures, which are declared public."""
+        return replace(self, exposes=tuple(name for name in self.exposes if name not in set(declared)))
+
     def agrees(self, other: Guarantee) -> bool:
         """Return whether two CPUs may have computed these for one mechanism: equal but for the rounding of bounds.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mechanisms import checks
@@ -40,7 +40,7 @@ class Budget:
     sampler_delta: float = 0.0
 
 
-def compose(mechanisms: Sequence[tuple[Mechanism, int]], *, delta: float) -> Budget:
+def compose(mechanisms: Sequence[tuple[Mechanism, int]], *, delta: float, declared: Iterable[str] = ()) -> Budget:
     """Return the (ε, δ) of releases over stages, channels and records of a user.
 
     ε is the least of two: worst cases added, where Gaussian releases get an equal share of delta each and pure
@@ -59,13 +59,14 @@ def compose(mechanisms: Sequence[tuple[Mechanism, int]], *, delta: float) -> Bud
     Args:
         mechanisms: Each mechanism with its number of releases.
         delta: δ that the whole composition may spend, in [0, 1). At 0 only pure mechanisms have a finite ε.
+        declared: Exposures that are declared public (`Guarantee.given`).
 
     Raises:
         ValueError: A delta or number is out of range, the list is empty, or a mechanism has no loss.
     """
     check_delta(delta)
     releases = _grouped(mechanisms)
-    guarantees = [(mechanism.guarantee, times) for mechanism, times in releases]
+    guarantees = [(mechanism.guarantee.given(declared), times) for mechanism, times in releases]
     noisy = sum(times for guarantee, times in guarantees if guarantee.sigma is not None)
     # worst cases include the numeric ε; the code below adds it separately
     numeric = math.fsum(times * g.numeric_epsilon for g, times in guarantees)
@@ -101,4 +102,4 @@ def _grouped(mechanisms: Sequence[tuple[Mechanism, int]]) -> list[tuple[Mechanis
         if not hasattr(mechanism, "privacy_loss"):
             raise ValueError(f"composition: {getattr(mechanism, 'name', mechanism)!r} has no loss distribution")
         counts[mechanism] = counts.get(mechanism, 0) + checks.times("composition", times)
-    return sorted(counts.items(), key=lambda item: repr(item[0]))
+    return sorted(counts.items(), key=lambda item: f"{item[0].name} {item[0].guarantee}")

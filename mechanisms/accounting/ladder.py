@@ -7,14 +7,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 from mechanisms import checks
 from mechanisms.accounting.compose import Budget, compose
 from mechanisms.accounting.shuffle import central_epsilon, json_ready
 from mechanisms.channels import ANSWER, CHANNELS, EMBEDDING, LABEL, TEXT, VECTOR, Domain
 from mechanisms.guarantee import EXPOSURES, Guarantee, exposed, metric_statement
-from mechanisms.losses.loss import LossCells
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 
@@ -112,9 +111,8 @@ def ladder(
     """
     delta = _checked(delta, records=records, stages=stages, draws=draws, users=users, crowd=crowd)
     public, clear = dict(public or {}), dict(unprotected or {})
-    declared = None if text is None else _Declared(text, exposed(public))
     channels: list[tuple[str, Mechanism | None, int]] = [
-        (TEXT.name, declared, 1),
+        (TEXT.name, text, 1),
         (EMBEDDING.name, embedding, draws),
         (LABEL.name, label, 1),
     ]
@@ -123,30 +121,34 @@ def ladder(
             raise ValueError("ladder: an answer is all that is released of a record; give it alone")
         channels = [(ANSWER.name, answer, 1)]
     releases = [(mechanism, count) for _, mechanism, count in channels if mechanism is not None]
-    in_clear = [name for name, m, _ in channels if m is not None and _is_unprotected(m, delta)] + list(clear)
+    in_clear = [name for name, m, _ in channels if m is not None and _is_unprotected(m, delta, public)] + list(clear)
 
     if statistic is not None:
         if releases or clear or public or draws > 1:
             raise ValueError("ladder: a statistic is all that a user releases in a stage; give it alone")
         return _of_statistic(statistic, stages, _Crowd(users, crowd, ""), delta)
-    rungs = [] if answer is not None else [_token(declared, delta, public)]
+    rungs = [] if answer is not None else [_token(text, delta, public)]
     rungs += [_channel(name, mechanism, count, delta, public, in_clear) for name, mechanism, count in channels]
     rungs += [
         Rung(name, math.inf, delta, "record", "any two records", why, math.inf, "inf", (name,))
         for name, why in clear.items()
     ]
-    same = _agreement(public, declared)
-    passes = "" if declared is None else "".join(f"; the text {exposure}" for exposure in _exposures(declared, public))
-    rungs.append(_composed("record", releases, 1, delta, f"any two records{same}", _RECORD + passes, in_clear))
+    shared_channels = [name for name in public if name not in EXPOSURES]
+    same = f", the same {' and '.join(shared_channels)} (public)" if shared_channels else ""
+    passed, passes = [], ""
+    if text is not None:
+        passed, same = _passed(text.guarantee, public), same + _agreement(text.guarantee, public)
+        passes = "".join(f"; the text {exposure}" for exposure in _exposures(text.guarantee, public))
+    rungs.append(_composed("record", releases, 1, delta, f"any two records{same}", _RECORD + passes, in_clear, public))
     if records is None:
         unknown = "unknown how many records a user holds; say how many the largest may have"
         rungs += [Rung(name, None, delta, "user", "any two users' data", unknown) for name in ("user", "shuffled")]
         return tuple(rungs)
     many = f"{_plural(records, 'record')} in {_plural(stages, 'stage')} that the user takes part in; {_USER}{passes}"
-    rungs.append(_composed("user", releases, records * stages, delta, f"any two users' data{same}", many, in_clear))
-    common = " and ".join([*(name for name in public if name not in EXPOSURES), *_passed(declared)])
-    among = _Crowd(users, crowd, common)
-    rungs.append(_shuffled(releases, records, stages, among, delta, same, in_clear, rungs[-1]))
+    everyone = f"any two users' data{same}"
+    rungs.append(_composed("user", releases, records * stages, delta, everyone, many, in_clear, public))
+    among = _Crowd(users, crowd, " and ".join([*shared_channels, *passed]))
+    rungs.append(_shuffled(releases, records, stages, among, delta, same, in_clear, rungs[-1], exposed(public)))
     return tuple(rungs)
 
 
@@ -172,7 +174,7 @@ def ladder_of(mechanisms: Sequence[Mechanism], **arguments: Any) -> tuple[Rung, 
 
 def _of_statistic(mechanism: Mechanism, stages: int, among: _Crowd, delta: float) -> tuple[Rung, ...]:
     """Return the rungs of one user vector a stage, which any other data of the user could have given as well."""
-    in_clear = [VECTOR.name] if _is_unprotected(mechanism, delta) else []
+    in_clear = [VECTOR.name] if _is_unprotected(mechanism, delta, ()) else []
     releases, anyone = [(mechanism, 1)], "any two users' data"
     note = f"{mechanism.name}, one vector for all the user's records and labels, drawn once and remembered"
     vector = _composed(VECTOR.name, releases, 1, delta, anyone, note, in_clear)
@@ -248,45 +250,15 @@ _RECORD = "its channels are drawn independently"
 _USER = "that the user took part, and with how many records, is not protected"
 
 
-@dataclass(frozen=True, repr=False)
-class _Declared:
-    """Mechanism of texts or words between inputs that agree in some of its exposures."""
-
-    mechanism: Any
-    public: tuple[str, ...]
-
-    name: ClassVar[str] = TEXT.name
-    channel: ClassVar[str] = TEXT.name
-    grid: ClassVar[None] = None
-
-    @property
-    def guarantee(self) -> Guarantee:
-        guarantee: Guarantee = self.mechanism.guarantee
-        return replace(guarantee, exposes=tuple(name for name in guarantee.exposes if name not in self.public))
-
-    def privacy_loss(self, distance: float | None = None) -> LossCells:
-        loss: LossCells = self.mechanism.privacy_loss(distance)
-        return loss
-
-    def parts(self) -> list[tuple[Mechanism, int]]:
-        """Return the mechanisms that draw a text. Exposures are in no part."""
-        if not isinstance(self.mechanism, TextMechanism):
-            return [(self, 1)]
-        return [(_Declared(part, self.public), count) for part, count in self.mechanism.parts()]
-
-    def sample(self, x: Any, *, rng: Any) -> Any:
-        raise NotImplementedError("accounting draws nothing")
-
-    def __repr__(self) -> str:
-        return f"{self.mechanism.name} {self.guarantee}"
+def _passed(guarantee: Guarantee, public: Mapping[str, str]) -> list[str]:
+    """Return the words for the exposures that are declared public."""
+    return [EXPOSURES[n] for n in guarantee.exposes if n in public]
 
 
-def _agreement(public: Mapping[str, str], text: _Declared | None) -> str:
-    """Return the words for what neighbours agree on: public channels, and declared exposures of the text."""
-    channels = [name for name in public if name not in EXPOSURES]
-    passed = _passed(text)
-    clause = f", the same {' and '.join(channels)} (public)" if channels else ""
-    return clause + (f", that agree in {' and '.join(passed)} (public)" if passed else "")
+def _agreement(guarantee: Guarantee, public: Mapping[str, str]) -> str:
+    """Return the words for what neighbours agree on because the guarantee exposes it."""
+    passed = _passed(guarantee, public)
+    return f", that agree in {' and '.join(passed)} (public)" if passed else ""
 
 
 #: Parts of the words of `_agreement`.
@@ -299,11 +271,6 @@ def shared(rung: Mapping[str, Any]) -> tuple[str, ...]:
     rung: result of `Rung.to_dict`.
     """
     return tuple(_AGREED.findall(rung.get("neighbours", "")))
-
-
-def _passed(text: _Declared | None) -> list[str]:
-    """Return the words for the text's exposures that are declared public."""
-    return [] if text is None else [EXPOSURES[n] for n in text.mechanism.guarantee.exposes if n in text.public]
 
 
 @dataclass(frozen=True)
@@ -329,23 +296,23 @@ class _Crowd:
         return f"a crowd of {self.size:,} users{shared} of {delivered}"
 
 
-def _token(text: _Declared | None, delta: float, public: Mapping[str, str]) -> Rung:
+def _token(text: TextMechanism | None, delta: float, public: Mapping[str, str]) -> Rung:
     nothing = "any two tokens"
     if text is None:
         return Rung("token", None, delta, "token", nothing, "no token leaves the device")
-    word = _Declared(text.mechanism.word, text.public)
-    if word.guarantee.protects != "token":
-        protects = word.guarantee.protects
-        why = f"{word.mechanism.name} reads the whole text for each token: it protects the {protects}"
+    word, guarantee = text.word, text.word.guarantee
+    if guarantee.protects != "token":
+        why = f"{word.name} reads the whole text for each token: it protects the {guarantee.protects}"
         return Rung("token", None, delta, "token", nothing, why)
-    in_clear = ["token"] if _is_unprotected(word, delta) else []
-    notes = [f"inputs: {word.guarantee.inputs}", *_exposures(word, public)]
-    return _composed("token", [(word, 1)], 1, delta, nothing + _agreement({}, word), "; ".join(notes), in_clear)
+    in_clear = ["token"] if _is_unprotected(word, delta, public) else []
+    neighbours = nothing + _agreement(guarantee, public)
+    notes = "; ".join([f"inputs: {guarantee.inputs}", *_exposures(guarantee, public)])
+    return _composed("token", [(word, 1)], 1, delta, neighbours, notes, in_clear, public)
 
 
-def _exposures(text: _Declared, public: Mapping[str, str]) -> list[str]:
+def _exposures(guarantee: Guarantee, public: Mapping[str, str]) -> list[str]:
     """Return notes on each exposure of a text beside its theorem, and on its declaration."""
-    passed = text.mechanism.guarantee.exposes
+    passed = guarantee.exposes
     notes = [f"passes {EXPOSURES[n]} through, declared public ({public[n].strip()})" for n in passed if n in public]
     undeclared = [f"{EXPOSURES[n]} ({n})" for n in passed if n not in public]
     if undeclared:
@@ -358,7 +325,6 @@ def _channel(
 ) -> Rung:
     channel = CHANNELS[name]
     neighbours = channel.neighbours
-    neighbours += _agreement({}, mechanism) if isinstance(mechanism, _Declared) else ""
     if mechanism is None:
         if name in public:
             why = f"declared public: sent in clear, ε = ∞ where it is secret ({public[name]})"
@@ -366,10 +332,10 @@ def _channel(
             why = "no text leaves the device" if channel.domain is Domain.TEXT else f"no {name} is released"
         return Rung(name, None, delta, name, neighbours, why)
     notes = [f"{mechanism.name}, " + ("drawn once and remembered" if count == 1 else f"{count} fresh draws")]
-    if isinstance(mechanism, _Declared):
-        text = mechanism.mechanism
-        notes = [f"{text.name}, {text.positions} positions, drawn once and remembered"]
-        notes += _exposures(mechanism, public)
+    if isinstance(mechanism, TextMechanism):
+        neighbours += _agreement(mechanism.guarantee, public)
+        notes = [f"{mechanism.name}, {mechanism.positions} positions, drawn once and remembered"]
+        notes += _exposures(mechanism.guarantee, public)
     if channel.domain is Domain.SPHERE:
         notes.append("the metric bound is about mapped, normalized embeddings, the worst case about any two texts")
     if mechanism.guarantee.inputs != "all":
@@ -377,7 +343,7 @@ def _channel(
     if getattr(mechanism, "needs_prior", False):
         notes.append("the prior comes from what is public or was released before")
     own = [c for c in in_clear if c == name]
-    return _composed(name, [(mechanism, count)], 1, delta, neighbours, "; ".join(notes), own)
+    return _composed(name, [(mechanism, count)], 1, delta, neighbours, "; ".join(notes), own, public)
 
 
 def _composed(
@@ -388,6 +354,7 @@ def _composed(
     neighbours: str,
     note: str,
     in_clear: Sequence[str],
+    public: Iterable[str] = (),
 ) -> Rung:
     """Return the rung of all the parts, each `times` over: the smaller ε of basic and exact composition."""
     if in_clear:
@@ -396,8 +363,8 @@ def _composed(
     if not releases:
         return Rung(name, None, delta, name, neighbours, "nothing is released")
     counted = [(mechanism, count * times) for mechanism, count in releases]
-    pure = sum(mechanism.guarantee.worst_case() * count for mechanism, count in counted)
-    exact = _exact(tuple(_taken_apart(counted)), delta)
+    pure = sum(mechanism.guarantee.worst_case(declared=public) * count for mechanism, count in counted)
+    exact = _exact(tuple(_taken_apart(counted)), delta, exposed(public))
     statement = _statement([m for m, _ in releases])
     if sum(count for _, count in counted) > len(releases) and statement != "inf":
         shares = [f"{count} × ({_statement([m])})" for m, count in counted]
@@ -415,7 +382,7 @@ def _taken_apart(counted: Iterable[tuple[Mechanism, int]]) -> list[tuple[Mechani
     """Return texts as their words and lengths, whose losses compose more tightly than the text's theorem."""
     parts: list[tuple[Mechanism, int]] = []
     for mechanism, count in counted:
-        if isinstance(mechanism, _Declared):
+        if isinstance(mechanism, TextMechanism):
             parts += [(part, times * count) for part, times in mechanism.parts()]
         else:
             parts.append((mechanism, count))
@@ -424,13 +391,8 @@ def _taken_apart(counted: Iterable[tuple[Mechanism, int]]) -> list[tuple[Mechani
 
 def _statement(mechanisms: Sequence[Mechanism]) -> str:
     """Return the metric bound of releases of one record: a text's own, then the others'."""
-    texts: list[TextMechanism] = []
-    others: list[Guarantee] = []
-    for mechanism in mechanisms:
-        if isinstance(mechanism, _Declared) and isinstance(mechanism.mechanism, TextMechanism):
-            texts.append(mechanism.mechanism)
-        else:
-            others.append(mechanism.guarantee)
+    texts = [m for m in mechanisms if isinstance(m, TextMechanism)]
+    others = [m.guarantee for m in mechanisms if not isinstance(m, TextMechanism)]
     statements = [text_statement(text) for text in texts] + ([metric_statement(others)] if others else [])
     return "inf" if "inf" in statements else " + ".join(statements)
 
@@ -456,8 +418,8 @@ def text_statement(text: TextMechanism) -> str:
 
 
 @lru_cache(maxsize=256)
-def _exact(counted: tuple[tuple[Mechanism, int], ...], delta: float) -> Budget:
-    return compose(counted, delta=delta)
+def _exact(counted: tuple[tuple[Mechanism, int], ...], delta: float, declared: tuple[str, ...]) -> Budget:
+    return compose(counted, delta=delta, declared=declared)
 
 
 def _shuffled(
@@ -469,6 +431,7 @@ def _shuffled(
     same: str,
     in_clear: Sequence[str],
     user: Rung,
+    declared: tuple[str, ...] = (),
 ) -> Rung:
     """Return the central guarantee against an adversary who sees the shuffled batch alone."""
     users, size = among.users, among.size
@@ -497,7 +460,9 @@ def _shuffled(
     if size <= 1:
         return rung(None, "one user alone has nobody to hide among: no amplification")
     mechanisms = tuple(mechanism for mechanism, count in releases for _ in range(count))
-    epsilon, details = central_epsilon(mechanisms, users=size, delta=delta, records=records, stages=stages)
+    epsilon, details = central_epsilon(
+        mechanisms, users=size, delta=delta, records=records, stages=stages, declared=declared
+    )
     trust = (
         f"a trusted shuffler, {among}{' in each stage' if stages > 1 else ''}, whose clients "
         "followed the protocol; the server sees the shuffled batch alone"
@@ -515,8 +480,8 @@ def _shuffled(
     return rung(epsilon, trust, details)
 
 
-def _is_unprotected(mechanism: Mechanism, delta: float) -> bool:
-    return math.isinf(mechanism.guarantee.worst_case(delta))
+def _is_unprotected(mechanism: Mechanism, delta: float, public: Iterable[str]) -> bool:
+    return math.isinf(mechanism.guarantee.worst_case(delta, declared=public))
 
 
 def _plural(count: int, noun: str) -> str:

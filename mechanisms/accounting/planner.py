@@ -13,9 +13,15 @@ from mechanisms import checks
 from mechanisms.accounting.blanket import SLACK, blanket_delta
 from mechanisms.accounting.compose import compose
 from mechanisms.accounting.generic import LEAST_DELTA
-from mechanisms.accounting.shuffle import central_epsilon, generic_epsilon, group_factor, joint_blanket, price
+from mechanisms.accounting.shuffle import (
+    central_epsilon,
+    generic_epsilon,
+    group_factor,
+    joint_blanket,
+    price,
+    sampler_errors,
+)
 from mechanisms.accounting.truncated import fits_truncated
-from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.mechanism import Mechanism
 from mechanisms.privunit import MAX_EPSILON, PrivUnit
 
@@ -85,12 +91,11 @@ def fits(mechanisms: Sequence[Mechanism], target: Target) -> bool:
     if _hidden(mechanisms, target):
         return True
     repeats = target.records * target.stages
-    numeric = sum(g.numeric_epsilon for g in guarantees)
     if target.users is not None and target.users > 1 and _amplified(tuple(mechanisms), target):
         return True
     if sum(g.worst_case(target.delta) for g in guarantees) * repeats > 1e6:
         return False  # far above any budget, and slow to convolve
-    share = target.delta * math.exp(-numeric * repeats)
+    share = target.delta * math.exp(-sampler_errors(mechanisms, 1)[0] * repeats)
     if any(mechanism.privacy_loss().epsilon_optimistic(share) > target.epsilon for mechanism in mechanisms):
         return False  # one release alone costs more
     local = compose([(mechanism, repeats) for mechanism in mechanisms], delta=share)
@@ -106,9 +111,8 @@ def _amplified(mechanisms: tuple[Mechanism, ...], target: Target) -> bool:
     assert target.users is not None
     if target.stages == 1:
         epsilon, delta = target.one_record
-        numeric = sum(m.guarantee.numeric_epsilon for m in mechanisms)
-        lost = target.users * sum(m.guarantee.numeric_delta for m in mechanisms)
-        cells, near = _cells(mechanisms), epsilon - numeric
+        numeric, lost = sampler_errors(mechanisms, target.users)
+        cells, near = joint_blanket(mechanisms), epsilon - numeric
         rest = (delta - price(epsilon, lost)) * math.exp(-numeric)
         if cells is not None and 0 <= near <= 700 and rest > 0:
             if blanket_delta(cells, target.users, near, slack=rest * SLACK) <= rest:
@@ -185,16 +189,16 @@ def best_privunit(dim: int, target: Target, *, tolerance: float = TOLERANCE) -> 
 
 def _hidden(mechanisms: Sequence[Mechanism], target: Target) -> bool:
     """Return True if the release is within the target by its worst case, or by its blanket at the target's ε."""
-    guarantees = [mechanism.guarantee for mechanism in mechanisms]
-    if sum(g.worst_case() for g in guarantees) * target.records * target.stages <= target.epsilon:
+    if sum(m.guarantee.worst_case() for m in mechanisms) * target.records * target.stages <= target.epsilon:
         return True
-    epsilon, delta = target.one_record
-    numeric = sum(g.numeric_epsilon for g in guarantees)
-    cells = None if target.users is None or target.users == 1 else _cells(tuple(mechanisms))
-    if cells is None or target.users is None or not numeric <= epsilon <= 700:  # range of `blanket_delta`
+    cells = None if target.users is None or target.users == 1 else joint_blanket(mechanisms)
+    if cells is None or target.users is None:
         return False
-    samplers = price(epsilon, target.users * sum(g.numeric_delta for g in guarantees))
-    return blanket_delta(cells, target.users, epsilon - numeric) * math.exp(numeric) + samplers <= delta
+    epsilon, delta = target.one_record
+    numeric, lost = sampler_errors(mechanisms, target.users)
+    if not numeric <= epsilon <= 700:  # range of `blanket_delta`
+        return False
+    return blanket_delta(cells, target.users, epsilon - numeric) * math.exp(numeric) + price(epsilon, lost) <= delta
 
 
 def largest(
@@ -260,8 +264,3 @@ def users_needed(
         else:
             low = middle
     return high
-
-
-@lru_cache(maxsize=64)
-def _cells(mechanisms: tuple[Mechanism, ...]) -> BlanketCells | None:
-    return joint_blanket(mechanisms)

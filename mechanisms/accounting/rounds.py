@@ -17,7 +17,6 @@ are convolved (`accounting.pld`): pessimistic throughout.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -39,33 +38,10 @@ _SHARE = 1e-2
 _CUTS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
-def profile(cells: BlanketCells, n: int, epsilons: Sequence[float], *, slack: float = 1e-12) -> FloatArray:
-    """Return δ of the blanket bound for n users at each ε >= 0, upper bounds, made falling: (J,) -> (J,)."""
-    order = np.argsort(epsilons)
-    deltas = np.array([blanket_delta(cells, n, float(epsilons[at]), slack=slack) for at in order])
-    result = np.empty(len(deltas))
-    result[order] = np.minimum.accumulate(deltas)
-    return result
-
-
-def rounds_epsilon(rounds: Sequence[tuple[BlanketCells, int, int]], delta: float) -> float | None:
-    """Return ε at δ of shuffled rounds, or None if some do not amplify.
-
-    `rounds` lists (cells, delivered users, number of such rounds).
-    """
-    counts: dict[tuple[BlanketCells, int], int] = {}
-    for cells, n, count in rounds:
-        counts[cells, n] = counts.get((cells, n), 0) + count
-    total = sum(counts.values())
-    if total < 1:
-        raise ValueError("rounds: need at least one shuffled round")
-    losses = []
-    for (cells, n), count in counts.items():
-        loss = round_loss(cells, n, delta * _SHARE / total)
-        if loss is None:
-            return None
-        losses.append((loss, count))
-    return pld.compose(losses, tail=delta * 1e-6).epsilon(delta)
+def rounds_epsilon(cells: BlanketCells, n: int, count: int, delta: float) -> float | None:
+    """Return ε at δ of `count` >= 1 shuffled rounds of n delivered users each, or None if they do not amplify."""
+    loss = round_loss(cells, n, delta * _SHARE / count)
+    return None if loss is None else pld.compose([(loss, count)], tail=delta * 1e-6).epsilon(delta)
 
 
 def round_loss(cells: BlanketCells, n: int, smallest: float) -> LossCells | None:
@@ -84,8 +60,9 @@ def round_loss(cells: BlanketCells, n: int, smallest: float) -> LossCells | None
     deltas = np.ones((len(cuts), _POINTS))
 
     def look(cut: int, at: IntArray) -> None:
-        near = epsilons[at].tolist()
-        deltas[cut, at] = profile(cuts[cut].cells, n, near, slack=smallest * 3e-3) + price[cut, at]
+        cells, slack = cuts[cut].cells, smallest * 3e-3
+        found = [blanket_delta(cells, n, epsilon, slack=slack) for epsilon in epsilons[at].tolist()]
+        deltas[cut, at] = np.minimum.accumulate(found) + price[cut, at]
 
     scan = np.unique(np.append(np.arange(0, _POINTS, _APART), _POINTS - 1))
     for cut in range(len(cuts)):

@@ -21,7 +21,7 @@ users, and there is no amplification.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial, reduce
 from typing import Any
@@ -81,7 +81,9 @@ class Amplification:
         return {name: json_ready(value) for name, value in (asdict(self) | {"reason": self.reason or None}).items()}
 
 
-def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float) -> Amplification:
+def amplify(
+    mechanisms: Sequence[Mechanism], *, users: int, delta: float, declared: Iterable[str] = ()
+) -> Amplification:
     """Return the central ε at `delta` of ONE linked release of all the mechanisms by each of `users` users, shuffled.
 
     Args:
@@ -89,6 +91,7 @@ def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float) -> Amp
         users: The crowd, at least 1: users who were delivered, validated, honest, and equal to the target in all that
             leaves in clear, the target included. Invited users do not count.
         delta: From 1e-290 to 1.
+        declared: Exposures that are declared public, in which the crowd agrees.
 
     Raises:
         ValueError: An argument is out of range, there is no mechanism, or one has no loss distribution.
@@ -103,32 +106,32 @@ def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float) -> Amp
     for mechanism in mechanisms:
         if not hasattr(mechanism, "privacy_loss"):
             raise ValueError(f"shuffle: {getattr(mechanism, 'name', mechanism)!r} has no loss distribution")
-    guarantees = [mechanism.guarantee for mechanism in mechanisms]
+    declared = tuple(declared)
+    guarantees = [mechanism.guarantee.given(declared) for mechanism in mechanisms]
     worst = math.fsum(g.worst_case() for g in guarantees)
     # Each sampler's densities are within e^(±numeric/2) of the theorem's, but for one factor of all of them, again at
     # most e^(numeric/2) (`accounting.truncated`): ε is off by numeric, δ by e^numeric.
-    numeric = math.fsum(g.numeric_epsilon for g in guarantees)
+    numeric, lost = sampler_errors(mechanisms, users)
     share = delta * math.exp(-numeric)
     unprotected = any(math.isinf(g.worst_case(delta)) for g in guarantees)
-    local, beta = (math.inf, 1.0) if unprotected else _local(mechanisms, worst, numeric, share)
+    local, beta = (math.inf, 1.0) if unprotected else _local(mechanisms, worst, numeric, share, declared)
 
-    lost = users * math.fsum(g.numeric_delta for g in guarantees)
-    bounds: dict[str, float | None] = dict.fromkeys(NAMES)
-    exact: list[Callable[[], float | None]] = []  # the bounds for exact samplers
+    # bounds for exact samplers, with the numeric ε that they leave out
+    candidates: dict[str, tuple[Callable[[float], float | None], float]] = {}
     if math.isfinite(worst) and _one_randomizer(mechanisms):
-        generic = partial(variation_ratio, worst, beta, users)
-        bounds["variation_ratio"] = with_sampler_error(generic, delta, lost)
-        exact.append(partial(generic, delta))
+        candidates["variation_ratio"] = partial(variation_ratio, worst, beta, users), 0.0
     # no other user sends a message that hides a single user's
     # above e^600 float64 has no e^ε, and a blanket of so little mass amplifies for no number of users
     cells = None if unprotected or users == 1 or local == 0 or local > _LARGEST else joint_blanket(mechanisms)
     if cells is not None:
-        for name, bound in (("blanket_truncated", truncated_epsilon), ("blanket", blanket_epsilon)):
-            exact.append(partial(bound, cells, users, share))
-            # (1 + e^(ε + numeric))·lost, over the e^numeric by which `share` is less than δ; a factor on the safe side
-            epsilon = with_sampler_error(partial(bound, cells, users), share, lost * math.exp(2 * numeric))
-            if epsilon is not None and epsilon + numeric < local:
-                bounds[name] = epsilon + numeric
+        candidates["blanket_truncated"] = partial(truncated_epsilon, cells, users), numeric
+        candidates["blanket"] = partial(blanket_epsilon, cells, users), numeric
+    bounds: dict[str, float | None] = dict.fromkeys(NAMES)
+    for name, (bound, off) in candidates.items():
+        # (1 + e^(ε + off))·lost, over the e^off by which this δ is less; a factor on the safe side
+        epsilon = with_sampler_error(bound, delta * math.exp(-off), lost * math.exp(2 * off))
+        if epsilon is not None and (name == "variation_ratio" or epsilon + off < local):
+            bounds[name] = epsilon + off
     reason = ""
     if all(value is None or value >= local for value in bounds.values()):
         if users == 1:
@@ -137,7 +140,7 @@ def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float) -> Amp
             reason = "a channel is sent unprotected"
         elif not _one_randomizer(mechanisms):
             reason = "priors differ between users unless the embedding that they are made from is released beside"
-        elif lost > 0 and any((exact_epsilon() or math.inf) < local for exact_epsilon in exact):
+        elif lost > 0 and any((b(delta * math.exp(-off)) or math.inf) < local for b, off in candidates.values()):
             reason = samplers_reason(lost, delta)
         else:
             reason = "no bound is below the local ε"
@@ -162,6 +165,7 @@ def central_epsilon(
     delta: float,
     records: int = 1,
     stages: int = 1,
+    declared: tuple[str, ...] = (),
 ) -> tuple[float | None, Mapping[str, Any]]:
     """Return (ε, details) at δ of one user of k records in r shuffled stages; ε is None without amplification.
 
@@ -176,13 +180,14 @@ def central_epsilon(
         delta: δ of all stages.
         records: k, the records of the user.
         stages: r, the stages.
+        declared: Exposures that are declared public.
     """
     step = delta / stages
     share = step / records
     for _ in range(_LOOKS):
         if share < LEAST_DELTA:
             break
-        answer: Amplification = amplify(mechanisms, users=users, delta=share)
+        answer: Amplification = amplify(mechanisms, users=users, delta=share, declared=declared)
         if not answer.epsilon < answer.local_epsilon:
             return None, answer.to_dict()
         growth = group_factor(answer.epsilon, records)
@@ -208,12 +213,11 @@ def _rounds(mechanisms: Sequence[Mechanism], users: int, stages: int, delta: flo
     cells = joint_blanket(mechanisms)
     if cells is None:
         return None
-    numeric = sum(mechanism.guarantee.numeric_epsilon for mechanism in mechanisms)
-    lost = users * stages * sum(mechanism.guarantee.numeric_delta for mechanism in mechanisms)
+    numeric, lost = sampler_errors(mechanisms, users * stages)
     factor = math.exp(numeric * stages)
 
     def bound(d: float) -> float | None:
-        return rounds_epsilon([(cells, users, stages)], d)
+        return rounds_epsilon(cells, users, stages, d)
 
     epsilon = with_sampler_error(bound, delta / factor, lost * factor**2)
     return None if epsilon is None or not math.isfinite(epsilon) else epsilon + numeric * stages
@@ -262,23 +266,29 @@ def samplers_reason(lost: float, delta: float) -> str:
     )
 
 
+def sampler_errors(mechanisms: Sequence[Mechanism], users: int) -> tuple[float, float]:
+    """Return the numeric ε of one user's linked release, and the total variation of all users' samplers."""
+    guarantees = [mechanism.guarantee for mechanism in mechanisms]
+    return math.fsum(g.numeric_epsilon for g in guarantees), users * math.fsum(g.numeric_delta for g in guarantees)
+
+
 def generic_epsilon(mechanisms: Sequence[Mechanism], *, users: int, delta: float) -> float | None:
     """Return ε of the bound from ε0 and the worst pair's total variation alone, as in `amplify`, or None."""
-    guarantees = [mechanism.guarantee for mechanism in mechanisms]
-    worst = math.fsum(g.worst_case() for g in guarantees)
-    numeric = math.fsum(g.numeric_epsilon for g in guarantees)
+    worst = math.fsum(mechanism.guarantee.worst_case() for mechanism in mechanisms)
     if math.isinf(worst) or not _one_randomizer(mechanisms):
         return None
-    _, beta = _local(mechanisms, worst, numeric, delta * math.exp(-numeric))
-    lost = users * math.fsum(g.numeric_delta for g in guarantees)
+    numeric, lost = sampler_errors(mechanisms, users)
+    _, beta = _local(mechanisms, worst, numeric, delta * math.exp(-numeric), ())
     return with_sampler_error(partial(variation_ratio, worst, beta, users), delta, lost)
 
 
-def _local(mechanisms: Sequence[Mechanism], worst: float, numeric: float, delta: float) -> tuple[float, float]:
+def _local(
+    mechanisms: Sequence[Mechanism], worst: float, numeric: float, delta: float, declared: Iterable[str]
+) -> tuple[float, float]:
     """Return (local ε at δ, total variation of the worst pair), with the samplers' numeric ε; 1 if it is unknown."""
     losses = [mechanism.privacy_loss() for mechanism in mechanisms]
     if math.prod(len(part.low) for part in losses) > _MOST_CELLS:
-        composed = compose([(mechanism, 1) for mechanism in mechanisms], delta=delta)
+        composed = compose([(mechanism, 1) for mechanism in mechanisms], delta=delta, declared=declared)
         return min(worst, composed.epsilon + numeric), 1.0
     loss = reduce(_product, losses)
     return min(worst, loss.epsilon(delta) + numeric), min(1.0, loss.delta(0.0) + math.expm1(numeric))
@@ -306,7 +316,7 @@ def joint_blanket(mechanisms: Sequence[Mechanism]) -> BlanketCells | None:
     if len(parts) < len(cells) or math.prod(len(part.log_w) for part in parts) > _MOST_CELLS:
         return None
     joint = reduce(BlanketCells.product, parts)
-    numeric = math.fsum(mechanism.guarantee.numeric_epsilon for mechanism in mechanisms)
+    numeric, _ = sampler_errors(mechanisms, 1)
     return replace(joint, log_gamma=joint.log_gamma - numeric, numeric=numeric)
 
 

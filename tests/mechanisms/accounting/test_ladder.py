@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import logit
 
 from mechanisms import Gaussian, Identity, Purkayastha, RandomizedResponse
 from mechanisms.accounting.compose import compose
@@ -275,25 +274,13 @@ def test_a_sampler_that_is_off_is_in_the_plan(users) -> None:
             assert (truth - math.exp(0.5) * (1 - truth) <= 0.02) == keeps
 
 
-@pytest.mark.parametrize(
-    ("users", "epsilon", "prototype"),
-    [
-        (20_000, 0.25, 0.253),
-        (10**6, 1.0, 0.529),
-        pytest.param(20_000, 1.0, 0.372, marks=[pytest.mark.slow, pytest.mark.soak]),
-    ],
-)
+@pytest.mark.parametrize(("users", "epsilon", "prototype"), [(20_000, 0.25, 0.253), (10**6, 1.0, 0.529)])
 def test_the_privunit_of_least_error(users, epsilon, prototype) -> None:
-    """No worse than a prototype's grid of p by tenths, and than any other p: E cos at D = 32."""
+    """No worse than a prototype's grid of p by tenths: E cos at D = 32."""
     target = Target(epsilon, DELTA, users)
     best = best_privunit(32, target)
     assert prototype <= best.scale <= 1.06 * prototype
     assert fits([best], target) and not fits([PrivUnit(32, best.epsilon * 1.01, best.cap_probability)], target)
-    if (users, epsilon) != (20_000, 1.0):
-        return
-    for p in (0.4, best.cap_probability - 0.05, best.cap_probability + 0.05, 0.97):
-        other = plan(lambda e, p=p: [PrivUnit(32, e, p)], target, least=max(2.0, logit(p) + 1e-9), most=8)
-        assert other is not None and PrivUnit(32, other, p).scale <= best.scale * 1.002
 
 
 def test_privunit_in_several_stages_and_where_nothing_fits() -> None:

@@ -15,15 +15,11 @@ from mechanisms.identity import Identity
 from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.streams import SeededUniforms
+from tests.support.mechanisms import unit
 
 WORLDS = 1000
 #: A coordinate on the wire is off by half a step.
 STEP = 1 / 32767
-
-
-def units(rng: np.random.Generator, n: int, dim: int) -> np.ndarray:
-    x = rng.normal(size=(n, dim))
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 def reports(mechanism: PrivUnit, x: np.ndarray, seed: int) -> np.ndarray:
@@ -57,8 +53,8 @@ def test_no_liars_move_a_mean_or_a_count_beyond_the_bound() -> None:
         count = int(rng.integers(1, n))
         share = count / n
         mechanism = PrivUnit(dim, epsilon)
-        honest = mechanism.decoded_mean(reports(mechanism, units(rng, n - count, dim), world))
-        lies = units(rng, count, dim)
+        honest = mechanism.decoded_mean(reports(mechanism, unit(n - count, dim, rng), world))
+        lies = unit(count, dim, rng)
         if world % 3 == 1:
             lies[:] = lies[0]
         if world % 3 == 2:
