@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -22,7 +23,6 @@ from mechanisms.words.tables import OfWords
 
 SIMILARITIES = ("euclidean", "cosine")
 MAX_K = 256
-_ROWS = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,22 +154,24 @@ class _Grouped(OfWords):
     def _draw(self, x: IntArray, epsilon: FloatArray, u: Points) -> IntArray:
         """Draw a word for each of (n,) inputs, with ε (n,) and points (n, 1)."""
         drawn = np.empty(len(x), dtype=np.int64)
-        for at in range(0, len(x), _CHUNK):
-            part = slice(at, at + _CHUNK)
-            weights = self.mapping.scores[x[part]] * (np.maximum(epsilon[part], 1e-300) / 2)[:, None]
-            drawn[part] = self.mapping.members[self.mapping.group[x[part]], categorical.sample(weights, u[part])]
+        for part, weights, members in self._weights(x, epsilon):
+            drawn[part] = members[np.arange(len(members)), categorical.sample(weights, u[part])]
         return drawn
 
     def _log_prob(self, y: IntArray, x: IntArray, epsilon: FloatArray) -> FloatArray:
         """Return the log probability of (n,) words given (n,) inputs and ε (n,); -inf out of the group."""
         out = np.full(len(x), -np.inf)
+        for part, weights, members in self._weights(x, epsilon):
+            row, column = np.nonzero((members == y[part, None]) & (members != NOTHING))
+            out[part.start + row] = categorical.log_normalize(weights)[row, column]
+        return out
+
+    def _weights(self, x: IntArray, epsilon: FloatArray) -> Iterator[tuple[slice, FloatArray, IntArray]]:
+        """Yield stretches of the inputs, with the log-weights and the words of their groups, (k, K) each."""
         for at in range(0, len(x), _CHUNK):
             part = slice(at, at + _CHUNK)
             weights = self.mapping.scores[x[part]] * (np.maximum(epsilon[part], 1e-300) / 2)[:, None]
-            members = self.mapping.members[self.mapping.group[x[part]]]
-            row, column = np.nonzero((members == y[part, None]) & (members != NOTHING))
-            out[at + row] = categorical.log_normalize(weights)[row, column]
-        return out
+            yield part, weights, self.mapping.members[self.mapping.group[x[part]]]
 
 
 @dataclass(frozen=True)

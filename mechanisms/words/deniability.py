@@ -129,10 +129,7 @@ def stays(
         x = np.asarray(word_ids, dtype=np.int64)
         size, out = len(mechanism.vocabulary), np.zeros(len(x))
         positions = np.flatnonzero(x < size)
-        rows = max(1, _CELLS // size)
-        for at in range(0, len(positions), rows):
-            which = positions[at : at + rows]
-            out[which] = np.exp(mechanism.log_prob(x[which], x[which]))
+        out[positions] = np.exp(mechanism.log_prob(x[positions], x[positions]))
         return out
     if rng is None:
         raise ValueError(f"{mechanism.name}: has no closed probabilities; give streams to sample it")

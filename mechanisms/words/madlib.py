@@ -63,6 +63,11 @@ class Madlib(OfWords):
         check_dimensions(self.name, self.vocabulary)
 
     @property
+    def root(self) -> FloatArray | None:
+        """Return the (m, m) matrix that multiplies the noise; None for the identity."""
+        return None
+
+    @property
     def guarantee(self) -> Guarantee:
         """Return the theorem."""
         normals = self.vocabulary.vectors.shape[1]
@@ -76,13 +81,15 @@ class Madlib(OfWords):
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """Return the raw noise's loss at `distance` (None: the diameter), of which the words are post-processing."""
-        apart = checked_distance(self.name, distance, diameter(self.vocabulary))
+        apart = checked_distance(self.name, distance, self.guarantee.diameter)
         return laplace_loss(self.vocabulary.vectors.shape[1], self.epsilon, apart)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """Draw once for each word id, (n,) or (n, L) -> the same shape, int64. m + 1 uniforms a token."""
         x = checks.word_ids(self.name, x, self.vocabulary)
-        return perturbed(x, self.epsilon, self.vocabulary, rng, lambda z, _: nearest(z, self.vocabulary))
+        return perturbed(
+            x, self.epsilon, self.vocabulary, rng, lambda z, _: nearest(z, self.vocabulary), root=self.root
+        )
 
 
 def check_dimensions(owner: str, vocabulary: Vocabulary) -> None:

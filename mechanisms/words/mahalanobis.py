@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +15,9 @@ from mechanisms import checks
 from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.facts import EPSILONS, Facts
 from mechanisms.guarantee import Guarantee
-from mechanisms.losses.loss import LossCells, checked_distance
-from mechanisms.losses.planar_laplace import laplace_loss
-from mechanisms.mechanism import Uniforms
-from mechanisms.streams import LATTICE
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.distances import Geometry, largest_distance
-from mechanisms.words.madlib import check_dimensions, perturbed
-from mechanisms.words.nearest import nearest
-from mechanisms.words.tables import OfWords
+from mechanisms.words.madlib import Madlib
 
 #: Largest λ. Above it, noise along directions in which words hardly differ would vanish.
 MAX_LAM = 0.99
@@ -33,7 +27,7 @@ _ROUNDED = 2.0**-22
 
 
 @dataclass(frozen=True)
-class Mahalanobis(OfWords):
+class Mahalanobis(Madlib):
     """The word nearest to φ(x) + r·A·ξ: ξ uniform on the sphere of R^m, r ~ Gamma(m, 1/ε), A·Aᵀ = λ·Σ + (1 - λ)·I.
 
     Xu, Aggarwal, Feyisetan and Teissier 2020, their algorithm. Σ is the covariance of the words' vectors, times a
@@ -60,17 +54,16 @@ class Mahalanobis(OfWords):
         lam: λ, 0..0.99.
     """
 
-    epsilon: float
-    vocabulary: Vocabulary
     lam: float = 0.2
 
     name: ClassVar[str] = "mahalanobis"
     facts: ClassVar[Facts] = Facts(tried={"epsilon": EPSILONS, "lam": (0.0, 0.4)})
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))
+        super().__post_init__()
         object.__setattr__(self, "lam", checks.real(self.name, "lam", self.lam, 0, MAX_LAM))
-        check_shape(self.name, self.vocabulary)
+        if not (self.vocabulary.vectors != self.vocabulary.vectors[0]).any():
+            raise ValueError(f"{self.name}: the vocabulary's vectors are all equal, and have no covariance")
 
     @property
     def root(self) -> FloatArray:
@@ -80,15 +73,12 @@ class Mahalanobis(OfWords):
     @property
     def guarantee(self) -> Guarantee:
         """Return the theorem."""
-        shape, width = _shape(self.vocabulary, self.lam), self.vocabulary.vectors.shape[1]
-        return Guarantee(
-            epsilon=self.epsilon,
-            metric="euclidean",
+        shape = _shape(self.vocabulary, self.lam)
+        return replace(
+            super().guarantee,
             diameter=shape.diameter,
-            protects="token",
             inputs="all; by the regularized Mahalanobis distance of the vectors",
             numeric_epsilon=self.epsilon * shape.error,
-            numeric_delta=min(1.0, (2 * width + 1) * (len(self.vocabulary) - 1) * LATTICE),
         )
 
     def distances(self, x: IntArray, y: IntArray) -> FloatArray:
@@ -99,18 +89,6 @@ class Mahalanobis(OfWords):
         )
         same = np.asarray(x)[:, None] == np.asarray(y)[None]
         return np.where(same, 0.0, np.minimum(apart, shape.diameter))
-
-    def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """Return the raw noise's loss at the Mahalanobis `distance` (None: diameter), which dominates the words'."""
-        apart = checked_distance(self.name, distance, _shape(self.vocabulary, self.lam).diameter)
-        return laplace_loss(self.vocabulary.vectors.shape[1], self.epsilon, apart)
-
-    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """Draw once for each word id, (n,) or (n, L) -> the same shape, int64. m + 1 uniforms a token."""
-        x = checks.word_ids(self.name, x, self.vocabulary)
-        return perturbed(
-            x, self.epsilon, self.vocabulary, rng, lambda z, _: nearest(z, self.vocabulary), root=self.root
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,17 +102,6 @@ class _Shape:
     whitened: NDArray[np.float32]
     diameter: float
     error: float
-
-
-def check_shape(owner: str, vocabulary: Vocabulary) -> None:
-    """Check that the vectors have a covariance to scale, and a valid number of coordinates.
-
-    Raises:
-        ValueError: They have not.
-    """
-    check_dimensions(owner, vocabulary)
-    if not (vocabulary.vectors != vocabulary.vectors[0]).any():
-        raise ValueError(f"{owner}: the vocabulary's vectors are all equal, and have no covariance")
 
 
 @lru_cache(maxsize=4)

@@ -115,38 +115,26 @@ def squared_distances(points: FloatArray, word_ids: IntArray, vocabulary: Vocabu
 def _scores(points: FloatArray, vocabulary: Vocabulary) -> NDArray[np.float32]:
     """Return (n, V) float32 scores, in the table's order of words."""
     table = _table(vocabulary)
-    scores: NDArray[np.float32] = _single(points, table) @ table.augmented.T
-    return scores
-
-
-def _single(points: FloatArray, table: _Table) -> NDArray[np.float32]:
-    """Return (n, m + 1) float32 rows a."""
     z = (points - table.centre) / table.radius
     a = np.hstack([z, np.ones((len(z), 1))])
     a /= np.sqrt(np.einsum("ij,ij->i", z, z))[:, None] + 1.0
-    return a.astype(np.float32)
+    scores: NDArray[np.float32] = a.astype(np.float32) @ table.augmented.T
+    return scores
 
 
 def _best(scores: NDArray[np.float32], points: FloatArray, vocabulary: Vocabulary, first: int) -> IntArray:
     """Return the nearest of the words with these scores, from place `first` of the table's order."""
-    ranked, begins = _ranked(scores, scores.max(axis=1) - _table(vocabulary).tolerance, points, vocabulary, first)
-    best: IntArray = ranked[begins]
-    return best
-
-
-def _ranked(
-    scores: NDArray[np.float32], enough: NDArray[np.float32], points: FloatArray, vocabulary: Vocabulary, first: int
-) -> tuple[IntArray, IntArray]:
-    """Return the words with enough of a score, each point's by rising distance, and the start of each point's, (n,)."""
+    table = _table(vocabulary)
+    enough = scores.max(axis=1) - table.tolerance
     rows, places = np.divmod(np.flatnonzero(scores >= enough[:, None]), scores.shape[1])
-    word_ids = _table(vocabulary).order[first + places]
-    counts = np.bincount(rows, minlength=len(points))
+    word_ids, counts = table.order[first + places], np.bincount(rows, minlength=len(points))
     if len(rows) > len(points):  # of several candidates the float64 distance chooses
         unsure = counts[rows] > 1
         distance = np.zeros(len(rows))
         distance[unsure] = squared_distances(points[rows[unsure]], word_ids[unsure], vocabulary)
         word_ids = word_ids[np.lexsort((word_ids, distance, rows))]
-    return word_ids, np.cumsum(counts) - counts
+    best: IntArray = word_ids[np.cumsum(counts) - counts]
+    return best
 
 
 def _fewer_nearer(

@@ -171,21 +171,19 @@ class TextMechanism:
     @cached_property
     def kept(self) -> BoolArray:
         """Return (V + 1,) a mask of the word ids that are passed through."""
-        kinds = self.vocabulary.kinds
-        named = [name for name in kinds if getattr(self, name) == "keep"]
-        masks = [kinds[name] for name in named] or [np.zeros(len(self.vocabulary) + 1, dtype=bool)]
-        kept: BoolArray = np.any(masks, axis=0)
-        return kept
+        return self._treated("keep")
 
     @cached_property
     def dropped(self) -> BoolArray:
         """Return (V + 1,) a mask of the word ids that are left out of a text before anything else is done."""
-        kinds = self.vocabulary.kinds
-        masks = [kinds[name] for name in kinds if getattr(self, name) == "drop"]
-        unknown = np.zeros(len(self.vocabulary) + 1, dtype=bool)
-        unknown[-1] = self.unknown == "drop"
-        dropped: BoolArray = np.any([*masks, unknown], axis=0)
+        dropped = self._treated("drop")
+        dropped[-1] = self.unknown == "drop"
         return dropped
+
+    def _treated(self, treatment: str) -> BoolArray:
+        kinds, none = self.vocabulary.kinds, np.zeros(len(self.vocabulary) + 1, dtype=bool)
+        mask: BoolArray = np.any([none, *(kinds[name] for name in kinds if getattr(self, name) == treatment)], axis=0)
+        return mask
 
     @cached_property
     def guarantee(self) -> Guarantee:
@@ -284,15 +282,13 @@ class TextMechanism:
         return self.sides * counting.count
 
     def _checked(self, x: NDArray[Any]) -> IntArray:
-        values = np.asarray(x)
-        if values.ndim != 2 or values.shape[1] != self.positions or (values.size and values.dtype.kind not in "iu"):
-            raise ValueError(f"text: expected word ids (n, {self.positions}), got {values.dtype} {values.shape}")
-        if values.size and (values.min() < NOTHING or values.max() > self.vocabulary.unknown):
-            raise ValueError(f"text: a word id is outside {NOTHING}..{self.vocabulary.unknown}")
+        values = checks.word_ids("text", x, self.vocabulary)
+        if values.ndim != 2 or values.shape[1] != self.positions:
+            raise ValueError(f"text: expected word ids (n, {self.positions}), got {values.shape}")
         mask = (values != NOTHING).reshape(-1, self.tokens)
         if (mask[:, 1:] & ~mask[:, :-1]).any():
             raise ValueError("text: a word stands after the end")
-        return values.astype(np.int64)
+        return values
 
 
 class _Counting:

@@ -3,7 +3,6 @@
 Statistical tests answer at a false-alarm rate of 1e-6 each, on fixed seeds.
 """
 
-import itertools
 import math
 import random
 from typing import Any
@@ -88,16 +87,6 @@ def test_kinds_of_words():
     }
 
 
-@pytest.mark.parametrize(("epsilon", "tokens"), [(1.0, 1), (3.0, 40), (1000.0, 5)])
-def test_length_guarantee_over_all_pairs(epsilon, tokens):
-    length = Length(epsilon, tokens)
-    every = np.arange(tokens + 1)
-    table = np.array([length.log_prob(every, np.full(tokens + 1, x)) for x in every])
-    np.testing.assert_allclose(np.exp(table).sum(axis=1), 1.0, atol=1e-12)
-    for x, other in itertools.permutations(range(tokens + 1), 2):
-        assert (table[x] - table[other]).max() <= epsilon * abs(x - other) + 1e-9
-
-
 @pytest.mark.parametrize(("scale", "accepted"), [(1.0, True), (2 / 3, False), (3 / 2, False)])
 def test_length_sampler_has_its_distribution_and_no_other(scale, accepted):
     n, right, drawn = 40_000, Length(1.0, 8), Length(scale, 8)
@@ -132,16 +121,19 @@ def test_what_is_kept_is_kept_and_all_else_is_sanitized():
     assert text.guarantee.exposes == ("length", "stop-words", "punctuation")
 
 
-def test_guarantee_of_a_text_is_that_of_its_parts():
-    v, tokens = vocabulary(), 5
-    word = Flip(v)
-    text = TextMechanism(word, tokens=tokens, length=0.7)
-    epsilon = word.guarantee.worst_case()
-    assert text.guarantee.protects == "sequence"
-    assert text.guarantee.worst_case() == pytest.approx(tokens * epsilon + tokens * 0.7)
-    assert sum(m.guarantee.worst_case() * n for m, n in text.parts()) == pytest.approx(text.guarantee.worst_case())
-    together = TextMechanism(Flip(v, protects="sequence"), tokens=tokens, length="kept").guarantee
-    assert (together.diameter, together.epsilon) == (1.0, pytest.approx(tokens * epsilon))
+@pytest.mark.parametrize("length", [0.7, "kept"])
+@pytest.mark.parametrize("sides", [1, 2])
+def test_guarantee_of_a_text_is_that_of_its_parts(length, sides):
+    word = Flip(vocabulary())
+    text = TextMechanism(word, tokens=5, length=length, sides=sides)
+    public, drawn = text.guarantee.exposes, 0.0 if length == "kept" else length
+    assert text.guarantee.protects == "sequence" and public == (("length",) if length == "kept" else ())
+    whole = text.guarantee.worst_case(declared=public)
+    assert whole == pytest.approx(sides * 5 * (word.guarantee.worst_case() + drawn))
+    assert sum(m.guarantee.worst_case() * n for m, n in text.parts()) == pytest.approx(whole)
+    assert text.guarantee.numeric_delta == pytest.approx(sum(m.guarantee.numeric_delta * n for m, n in text.parts()))
+    together = TextMechanism(Flip(vocabulary(), protects="sequence"), tokens=5, length=length, sides=sides).guarantee
+    assert (together.diameter, together.epsilon) == (1.0, pytest.approx(sides * 5 * word.guarantee.epsilon))
 
 
 def test_identity_of_texts_loses_only_the_unknown_word():
@@ -203,17 +195,6 @@ def test_a_pair_is_drawn_as_two_texts_would_be():
     assert [side.split() for side in texts[0]] == [
         [pair.vocabulary.words[i] for i in row if i != NOTHING] for row in drawn[0].reshape(2, 3)
     ]
-
-
-@pytest.mark.parametrize("length", [0.5, "kept"])
-def test_both_sides_are_charged(length):
-    pair = TextMechanism(Flip(vocabulary()), tokens=3, length=length, sides=2)
-    one, both = pair.side.guarantee, pair.guarantee
-    public = one.exposes
-    assert both.exposes == public == (() if length == 0.5 else ("length",))
-    assert both.worst_case(declared=public) == pytest.approx(2 * one.worst_case(declared=public), rel=1e-12)
-    assert both.numeric_delta == pytest.approx(2 * one.numeric_delta)
-    assert [count for _, count in pair.parts()] == [2 * count for _, count in pair.side.parts()]
 
 
 def test_pairs_that_do_not_fit_are_refused():
