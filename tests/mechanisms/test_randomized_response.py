@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from mechanisms import categorical
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from tests.support.mechanisms import streams
 from tests.support.words import fits
@@ -107,15 +106,3 @@ def test_the_prior_mechanism_is_the_best_of_all_and_private(epsilon):
 def test_a_prior_must_be_one_distribution_for_each_row(prior):
     with pytest.raises(ValueError, match="prior"):
         RandomizedResponsePrior(1.0, 2).sample(np.array([1]), prior=np.array(prior), rng=streams(1))
-
-
-def test_choices_of_weight_zero_are_never_made():
-    weights = np.log(
-        np.array([[0.0, 1e-300, 1.0, 0.0, 2.0, 0.0]]),
-        where=[[False, True, True, False, True, False]],
-        out=np.full((1, 6), -np.inf),
-    )
-    u = np.array([2.0**-53, 0.2, 1 / 3 + 1e-9, 0.9, 1 - 2.0**-53])
-    found = categorical.sample(np.tile(weights, (5, 1)), u)
-    np.testing.assert_array_equal(found, [2, 2, 4, 4, 4])
-    np.testing.assert_allclose(np.exp(categorical.log_normalize(weights)), [[0, 1e-300 / 3, 1 / 3, 0, 2 / 3, 0]])

@@ -32,19 +32,7 @@ def angle_distribution(dim, kappa):
     return lambda theta: np.interp(np.log(np.tan(theta / 2)), u, cdf / cdf[-1])
 
 
-def table_angles(dim, kappa, n):
-    sine, cosine, _ = angle_table(dim, kappa).sine_cosine(streams(n).uniform(n, 1)[:, 0])
-    return np.arctan2(sine, cosine)
-
-
-@pytest.mark.parametrize(("dim", "kappa"), CASES)
-def test_the_table_of_angles_fits_its_density(dim, kappa):
-    distribution = angle_distribution(dim, kappa)
-    for factor in (1, 2 / 3, 3 / 2):
-        assert fits(table_angles(dim, kappa * factor, 50_000), distribution) == (factor == 1)
-
-
-@pytest.mark.parametrize(("dim", "kappa"), CASES[::2])
+@pytest.mark.parametrize(("dim", "kappa"), CASES[:3])
 def test_purkayastha_draws_fit_their_density(dim, kappa):
     """The angle to the input by quadrature; the direction around it by its beta distribution."""
     n = 20_000
@@ -93,31 +81,13 @@ def test_the_normalizer_against_independent_quadrature(dim, kappa):
 
 
 @pytest.mark.parametrize(("dim", "kappa"), CASES)
-def test_purkayastha_attains_its_bound_on_geodesics(dim, kappa):
-    """At y = x, y = x', and wherever x lies on the geodesic from y to x' (or x' on that from y to x)."""
-    n = 200
-    mechanism = Purkayastha(dim, kappa)
-    x, step = unit(n, dim, 1), unit(n, dim, 2)
-    step -= np.sum(step * x, axis=1, keepdims=True) * x
-    step /= np.linalg.norm(step, axis=1, keepdims=True)
-
-    def at(angle):
-        return np.cos(angle)[:, None] * x + np.sin(angle)[:, None] * step
-
-    rng = np.random.default_rng(3)
-    distance = rng.uniform(0, np.pi, n)
-    other = at(distance)
-    for y, sign in (
-        (x, 1),
-        (other, -1),
-        (at(-rng.uniform(0, 1, n) * (np.pi - distance)), 1),
-        (at(distance + rng.uniform(0, 1, n) * (np.pi - distance)), -1),
-    ):
-        ratio = mechanism.log_prob(y, x) - mechanism.log_prob(y, other)
-        np.testing.assert_allclose(sign * ratio, kappa * distance, rtol=0, atol=1e-9)
+def test_purkayastha_attains_its_bound(dim, kappa):
+    """At y = x, for every other input."""
+    mechanism, x, other = Purkayastha(dim, kappa), unit(200, dim, 1), unit(200, dim, 2)
+    for away in (other, -x):
+        ratio = mechanism.log_prob(x, x) - mechanism.log_prob(x, away)
+        np.testing.assert_allclose(ratio, kappa * angular(x, away), rtol=0, atol=1e-9)
     np.testing.assert_allclose(mechanism.log_prob(x, x), log_normalizer(dim, kappa), rtol=1e-12)
-    antipodal = mechanism.log_prob(x, x) - mechanism.log_prob(x, -x)
-    np.testing.assert_allclose(antipodal, kappa * np.pi, rtol=0, atol=1e-9)
     assert mechanism.guarantee.worst_case() == pytest.approx(kappa * math.pi, abs=1e-6)
 
 
@@ -267,7 +237,9 @@ def test_the_bound_of_the_profile_is_above_it_by_a_hair():
         truth = exact_delta(ratio, epsilon)
         if truth > 1e-300:
             assert truth <= gaussian_delta_bound(ratio, epsilon) <= truth * (1 + 1e-11)
-            assert exact_delta(ratio, gaussian_epsilon(ratio, float(truth))) <= float(truth)
+            least = gaussian_epsilon(ratio, float(truth))
+            assert exact_delta(ratio, least) <= float(truth)
+            assert least < 1e-6 or exact_delta(ratio, least * (1 - 1e-6)) > float(truth)
     assert gaussian_delta_bound(2e6, 1.0) == 1.0 and gaussian_delta_bound(1e-6, 1.0) == 0.0
 
 
@@ -279,14 +251,6 @@ def test_a_calibrated_sigma_never_exceeds_its_delta(epsilon, delta):
     """Near the largest σ the two terms of the profile are equal to their last digits."""
     sigma = mpmath.mpf(Gaussian.calibrated(epsilon, delta, 3).sigma)
     assert exact_delta(2 / sigma, epsilon) <= delta < exact_delta(2 / (sigma * (1 - 2e-7)), epsilon)
-
-
-@pytest.mark.parametrize(("ratio", "delta"), [(0.05, 1e-12), (1.0, 1e-6), (8.0, 1e-2)])
-def test_gaussian_epsilon_is_safe_and_tight(ratio, delta):
-    epsilon = gaussian_epsilon(ratio, delta)
-    assert exact_delta(ratio, epsilon) <= delta
-    assert epsilon == 0 or exact_delta(ratio, epsilon * (1 - 1e-6)) > delta
-    assert gaussian_delta(ratio, 1.0) == pytest.approx(float(exact_delta(ratio, 1.0)), rel=1e-9)
 
 
 def test_gaussian_limits():

@@ -1,6 +1,5 @@
 """Row streams: the published generator, exact midpoints, rows of their own; no code draws from a shared generator."""
 
-import ast
 import inspect
 import re
 
@@ -38,23 +37,14 @@ def test_known_answers(counter, key, words):
     assert tuple(int(w[0, 0]) for w in found) == words
 
 
-def scalar_philox(counter, key):
-    """The generator, one counter at a time, in Python integers."""
-    c, k = list(counter), list(key)
-    for _ in range(10):
-        a, b = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
-        c = [(b >> 32) ^ c[1] ^ k[0], b & FULL, (a >> 32) ^ c[3] ^ k[1], a & FULL]
-        k = [(k[0] + 0x9E3779B9) & FULL, (k[1] + 0xBB67AE85) & FULL]
-    return c
-
-
 def test_layout_against_one_counter_at_a_time():
     users, records = [0, 5, 2**63 - 1, 2**40 + 3], [0, 2**32 - 1, 7, 9]
     streams = rows(3, users, records)
     found = streams.uniform(4, 5)
     for row, (user, record) in enumerate(zip(users, records, strict=True)):
         for column in range(5):
-            words = scalar_philox((column // 2, record, user & FULL, user >> 32), streams._key)
+            counter = (np.array([word], np.uint64) for word in (column // 2, record, user & FULL, user >> 32))
+            words = [int(word[0]) for word in philox(tuple(counter), streams._key)]
             low, high = words[2 * (column % 2) : 2 * (column % 2) + 2]
             assert found[row, column] == (((high << 32 | low) >> 12) + 0.5) * 2.0**-52
 
@@ -164,40 +154,17 @@ def test_what_is_no_source_is_told_what_is(rng):
         drawn(rng, 3, 2)
 
 
-TORCH_GLOBAL = r"torch(\.\w+)*\.(manual_seed|manual_seed_all|seed|seed_all)"
-EXPLICIT = {"default_rng", "Generator", "BitGenerator", "SeedSequence", "Philox", "PCG64"}
+#: Generators that all code shares, and those that public code may make for itself.
+SHARED = r"^(import|from) random\b|\b(set_seed|rvs)\(|\btorch(\.\w+)*\.(manual_seed|manual_seed_all|seed|seed_all)\b"
+OWN = r"default_rng|Generator|BitGenerator|SeedSequence|Philox|PCG64"
 
 
-def global_randomness(source, *, explicit_allowed=True):
-    """Uses of global (or, in the private folders, of any other) generators: (line, what)."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found += [(node.lineno, a.name) for a in node.names if a.name in ("random", "numpy.random")]
-        elif isinstance(node, ast.ImportFrom) and node.module in ("random", "numpy.random"):
-            allowed = EXPLICIT if explicit_allowed and node.module == "numpy.random" else set()
-            found += [(node.lineno, a.name) for a in node.names if a.name not in allowed]
-        elif isinstance(node, ast.Attribute):
-            dotted = ast.unparse(node)
-            parts = dotted.split(".")
-            if len(parts) == 3 and parts[0] in ("np", "numpy") and parts[1] == "random":
-                # a type alone draws nothing: mechanisms recognize the generator of a test or a simulation
-                if parts[2] not in (EXPLICIT if explicit_allowed else {"Generator"}):
-                    found.append((node.lineno, dotted))
-            elif parts[-1] in ("set_seed", "rvs") or re.fullmatch(TORCH_GLOBAL, dotted):
-                found.append((node.lineno, dotted))
-    return found
-
-
-@pytest.mark.parametrize("folder", ["mechanisms", "client", "server", "simulations"])
-def test_library_code_uses_no_global_generator(folder):
+@pytest.mark.parametrize(
+    ("folder", "allowed"), [("mechanisms", "Generator"), ("client", "Generator"), ("server", OWN), ("simulations", OWN)]
+)
+def test_library_code_uses_no_global_generator(folder, allowed):
     """The private side draws from row streams alone; the public side may also use generator objects."""
+    forbidden = re.compile(rf"{SHARED}|\b(np|numpy)\.random\.(?!({allowed})\b)|^from numpy\.random\b", re.MULTILINE)
     files = sorted((ROOT / folder).rglob("*.py"))
-    assert files
-    explicit = folder in ("server", "simulations")
-    found = {
-        str(path.relative_to(ROOT)): uses
-        for path in files
-        if (uses := global_randomness(path.read_text(encoding="utf-8"), explicit_allowed=explicit))
-    }
-    assert not found
+    assert files and not [str(path) for path in files if forbidden.search(path.read_text(encoding="utf-8"))]
+    assert forbidden.search("x = np.random.normal()") and forbidden.search("import random\n")

@@ -8,15 +8,6 @@ from scipy.stats import binom
 from mechanisms.losses.blanket_cells import BlanketCells
 
 
-def compositions(total, parts):
-    if parts == 1:
-        yield (total,)
-        return
-    for first in range(total + 1):
-        for rest in compositions(total - first, parts - 1):
-            yield (first, *rest)
-
-
 def shuffled(laws):
     """The law of the histogram of independent outputs with these laws: {counts: probability}, the possible ones."""
     size = len(laws[0])

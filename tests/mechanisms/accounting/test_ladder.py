@@ -151,6 +151,13 @@ def test_a_text_is_composed_of_its_words_and_its_length() -> None:
     assert r["text"].statement == "0.05·Σd_euclidean + 0.5·|Δlength|"
     assert r["record"].statement == "0.05·Σd_euclidean + 0.5·|Δlength| + 1"
     assert r["text"].epsilon < r["record"].epsilon <= r["text"].epsilon + 1.0 and r["embedding"].epsilon is None
+    # what is declared public is composed as tightly
+    spec = {"mechanism": "custext", "epsilon": 0.5, "k": 5, "tokens": 32, "length": "kept"}
+    kept, public = build(spec, channel="text", vocabulary=WORDS), {"length": "known", "group": "known"}
+    declared = rungs(None, LABEL, text=kept, public=public)["text"]
+    by_hand = compose([(kept.word, 32)], delta=DELTA, declared=public).epsilon
+    assert declared.epsilon == pytest.approx(by_hand, rel=1e-9)
+    assert declared.epsilon < declared.worst_case
     twice = rungs(None, LABEL, text=whole, records=2)["user"]
     assert twice.worst_case == pytest.approx(2 * r["record"].worst_case)
     assert r["record"].epsilon < twice.epsilon <= twice.worst_case
@@ -171,6 +178,15 @@ def test_what_a_text_passes_through_is_named_until_it_is_declared() -> None:
         assert "agree in the number of tokens and stop words (public)" not in both["token"].neighbours
         assert "agree in" in both[name].neighbours and "stop words" in both[name].neighbours
     assert "declared public (known)" in both["text"].assumption and "grammar" in both["text"].assumption
+
+
+def test_what_is_exposed_and_not_declared_has_no_price() -> None:
+    """Without a ladder around it, too: alone, and shuffled."""
+    kept = text(0.05, tokens=2, length="kept")
+    for declared, finite in (((), False), (("stop-words",), False), (("length",), True)):
+        alone = compose([(kept, 1)], delta=DELTA, declared=declared).epsilon
+        crowd = amplify([kept], users=1000, delta=DELTA, declared=declared)
+        assert [math.isfinite(epsilon) for epsilon in (alone, crowd.epsilon, crowd.local_worst_case)] == [finite] * 3
 
 
 def test_words_that_need_the_whole_text_have_no_token_rung() -> None:

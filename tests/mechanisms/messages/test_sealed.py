@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import json
 from collections import Counter
 from dataclasses import replace
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from client.app import answer
 from client.node import load_node, write_node
@@ -82,12 +80,7 @@ def asked(*channels: str, tokens: int = 5, **changes: Any) -> Request:
     return request(**(values | changes))
 
 
-ALL = (
-    ("wide",),
-    ("embedding", "label"),
-    ("text", "float"),
-    ("text", "embedding", "label"),
-)
+ALL = (("wide",), ("text", "float"), ("text", "embedding", "label"))
 
 
 def reply_to(wanted: Request, n: int = N, seed: int = 0) -> Reply:
@@ -123,62 +116,38 @@ def test_what_is_sealed_opens(channels: tuple[str, ...], n: int) -> None:
     read = sealed_from_record(record_from_bytes(record_to_bytes(sealed_to_record(seal(reply, wanted, PUBLIC)))))
     np.testing.assert_array_equal(read.users, reply.users)
     np.testing.assert_array_equal(read.records, reply.records)
-    assert read.rows.shape == (n, sealed_bytes(wanted))
+    assert read.rows.shape == (n, sealed_bytes(wanted)) and sealed_bytes(wanted) == row_bytes(wanted) + OVERHEAD
     releases, opened = unseal(read.rows, wanted, PRIVATE)
     assert opened.shape == (n,) and opened.all() and same(releases, reply.releases)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "plain"),
-    [
-        (asked("label"), 64),
-        (asked("embedding", "label"), 64),
-        (asked("text", tokens=16), 64),
-        (asked("text", tokens=17), 128),
-        (asked("text", "embedding", "label", tokens=14), 128),
-    ],
-)
-def test_every_row_is_as_long_as_every_other(wanted: Request, plain: int) -> None:
-    """2 bytes of a label, 8 of four coordinates, 4 of a word: 64 bytes, or 128, and 48 more."""
-    assert row_bytes(wanted) == plain and sealed_bytes(wanted) == plain + 48 == plain + OVERHEAD
-    for seed in range(3):
-        assert seal(reply_to(wanted, seed=seed), wanted, PUBLIC).rows.shape == (N, plain + 48)
+def test_a_row_holds_the_numbers_in_the_order_of_the_channels() -> None:
+    """Little-endian, and zeros behind them, up to 64 or 128 bytes."""
+    for channels, tokens, size in (
+        (("wide",), 1, 64),
+        (("text", "embedding", "label"), 13, 64),
+        (("text", "float"), 14, 128),
+    ):
+        wanted = asked(*channels, tokens=tokens)
+        reply = reply_to(wanted)
+        for i, row in enumerate(seal(reply, wanted, PUBLIC).rows):
+            plain = SUITE.decrypt(row.tobytes(), X25519PrivateKey.from_private_bytes(PRIVATE), hpke_info(wanted))
+            numbers = (r.values[i].astype(r.values.dtype.newbyteorder("<")) for r in reply.releases)
+            assert plain == b"".join(v.tobytes() for v in numbers).ljust(size, b"\0")
 
 
-def extract(salt: bytes, label: bytes, value: bytes, suite: bytes) -> bytes:
-    return hmac.digest(salt or bytes(32), b"HPKE-v1" + suite + label + value, "sha256")
+#: The label 22305, sealed by another version to the key of the bytes 0 to 31.
+KNOWN = """
+    2a27d4f4da25a5c68cbfadab693e87fe7dbe02daefb14831422cb35acf0d8c7a476c5167509aa3ada8fc685248c48cb2489b3e92aa7b8cd6
+    19ed2222f5d71244bcf02111d0454adeaa683699344eb9778bda43d02025dc11b29ebba8d980f44e9f2fabd507538e02dcb25f5d4252e8b6
+"""
 
 
-def expand(secret: bytes, label: bytes, about: bytes, length: int, suite: bytes) -> bytes:
-    """Of at most one block of SHA-256, which is all that these suites need."""
-    labeled = length.to_bytes(2, "big") + b"HPKE-v1" + suite + label + about
-    return hmac.digest(secret, labeled + b"\1", "sha256")[:length]
-
-
-def key_and_nonce(secret_of: bytes, public_of: bytes, enc: bytes, recipient: bytes, about: bytes) -> tuple[bytes, ...]:
-    """Shared secret, key and base nonce of DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, AES-128-GCM in base mode: sections
-    4.1 and 5.1, from one side's private key and the other's public key."""
-    kem, suite = b"KEM\x00\x20", b"HPKE\x00\x20\x00\x01\x00\x01"
-    dh = X25519PrivateKey.from_private_bytes(secret_of).exchange(X25519PublicKey.from_public_bytes(public_of))
-    shared = expand(extract(b"", b"eae_prk", dh, kem), b"shared_secret", enc + recipient, 32, kem)
-    context = b"\0" + extract(b"", b"psk_id_hash", b"", suite) + extract(b"", b"info_hash", about, suite)
-    secret = extract(shared, b"secret", b"", suite)
-    return shared, expand(secret, b"key", context, 16, suite), expand(secret, b"base_nonce", context, 12, suite)
-
-
-@pytest.mark.parametrize("channels", ALL, ids="+".join)
-def test_the_derivation_by_hand_opens_what_was_sealed(channels: tuple[str, ...]) -> None:
-    """And finds the numbers in the order of the channels, little-endian, and zeros behind them."""
-    wanted = asked(*channels)
-    reply = reply_to(wanted)
-    for i, row in enumerate(seal(reply, wanted, PUBLIC).rows):
-        enc, rest = row[:32].tobytes(), row[32:].tobytes()
-        _, key, nonce = key_and_nonce(PRIVATE, enc, enc, PUBLIC, hpke_info(wanted))
-        plain = AESGCM(key).decrypt(nonce, rest, b"")
-        expected = b"".join(
-            v[i].astype(v.dtype.newbyteorder("<")).tobytes() for r in reply.releases for v in r.payload.values()
-        )
-        assert plain == expected.ljust(row_bytes(wanted), b"\0")
+def test_a_row_that_is_under_way_still_opens() -> None:
+    """Suite, info and digest are fixed for good."""
+    row = np.frombuffer(bytes.fromhex(KNOWN), np.uint8)[None]
+    (release,), opened = unseal(row, asked("label"), bytes(range(32)))
+    assert opened.all() and release.values.tolist() == [22305]
 
 
 def others() -> dict[str, Request]:
@@ -203,17 +172,12 @@ def test_a_row_opens_at_its_own_request_alone(name: str) -> None:
     assert unseal(rows, wanted, PRIVATE)[1].all()
 
 
-def test_what_the_digest_leaves_out_may_differ() -> None:
+def test_what_the_digest_leaves_out_may_differ_and_the_key_may_not() -> None:
     """Those who ask and who carries: the arm, the part, the smallest batch."""
     wanted = with_prior()
     rows = seal(reply_to(wanted), wanted, PUBLIC).rows
     assert unseal(rows, with_prior(arm="", part=(1, 2), minimum_users=3), PRIVATE)[1].all()
-
-
-def test_another_key_opens_nothing() -> None:
-    wanted = request()
-    assert not unseal(seal(reply_to(wanted), wanted, PUBLIC).rows, wanted, generate_keys()[0])[1].any()
-    assert not unseal(seal(reply_to(wanted), wanted, generate_keys()[1]).rows, wanted, PRIVATE)[1].any()
+    assert not unseal(rows, wanted, generate_keys()[0])[1].any()
 
 
 def test_a_device_signs_all_of_its_envelope() -> None:
@@ -247,13 +211,11 @@ def test_rows_that_are_cut_mixed_or_moved() -> None:
     for bad in (rows[:, :-1], rows[:, 1:], rows[:, :40], rows[:, :0], np.hstack([rows, rows[:, :1]])):
         releases, opened = unseal(bad, wanted, PRIVATE)
         assert opened.shape == (N,) and not opened.any() and {len(r) for r in releases} == {0}
-    mixed = rows.copy()
+    mixed, order = rows.copy(), [6, 0, 3, 1, 2, 5, 4]
     mixed[0, 32:], mixed[1, 32:] = rows[1, 32:], rows[0, 32:]  # one's ephemeral key with another's numbers
-    mixed[2] = 0
-    order = [6, 0, 3, 1, 2, 5, 4]
     releases, opened = unseal(mixed[order], wanted, PRIVATE)  # rows are in no order, so any order is as good
-    assert opened.tolist() == [True, False, True, False, False, True, True]
-    assert same(releases, reply.releases, np.array([6, 3, 5, 4]))
+    assert opened.tolist() == [True, False, True, False, True, True, True]
+    assert same(releases, reply.releases, np.array([6, 3, 2, 5, 4]))
 
 
 def test_zeros_that_are_none() -> None:
@@ -331,15 +293,6 @@ def test_a_device_with_a_key_answers_sealed(tmp_path: Path) -> None:
     assert same(clear.releases, (z, y))
 
 
-@pytest.mark.parametrize("key", ["AB" * 32, "ab" * 31, "00" * 32, 7])
-def test_a_key_of_a_device_that_is_none(tmp_path: Path, key: Any) -> None:
-    write_node(tmp_path, policy=OPEN)
-    path = tmp_path / "node.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"seal": key}))
-    with pytest.raises(ValueError, match=r"seal must be a public key, 64 hexadecimal digits$"):
-        load_node(tmp_path)
-
-
 def test_a_simulation_does_not_seal(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="give a policy"):
         write_node(tmp_path, seed=1, arms={}, seal=PUBLIC)
@@ -350,13 +303,13 @@ def test_a_simulation_does_not_seal(tmp_path: Path) -> None:
         load_node(tmp_path)
 
 
-def check_sealed(n: int, seed: int) -> Counter[str]:
-    """Broken sealed replies: unreadable, or rows that do not open, or the very rows that were sealed."""
+def test_hostile_sealed_replies() -> None:
+    """Broken ones: unreadable, or rows that do not open, or the very rows that were sealed."""
     wanted = [request(), asked("text", "label"), asked("float")]
     replies = [reply_to(w) for w in wanted]
-    fuzzer = Fuzzer([sealed_to_record(seal(r, w, PUBLIC)) for r, w in zip(replies, wanted, strict=True)], seed)
+    fuzzer = Fuzzer([sealed_to_record(seal(r, w, PUBLIC)) for r, w in zip(replies, wanted, strict=True)], 1)
     outcomes: Counter[str] = Counter()
-    for content in fuzzer.messages(n):
+    for content in fuzzer.messages(600):
         try:
             read = sealed_from_record(content)
         except ValueError as error:
@@ -367,20 +320,8 @@ def check_sealed(n: int, seed: int) -> Counter[str]:
             releases, opened = unseal(read.rows, asked_for, PRIVATE)
             assert opened.shape == (len(read),) and {len(r) for r in releases} == {int(opened.sum())}
             for release, true in zip(releases, reply.releases, strict=True):
-                ((name, values),) = release.payload.items()
-                known = {row.tobytes() for row in true.payload[name]}
-                assert {row.tobytes() for row in values} <= known
+                known = {row.tobytes() for row in true.values}
+                assert {row.tobytes() for row in release.values} <= known
             outcomes["opened"] += int(opened.sum())
             outcomes["dropped"] += int((~opened).sum())
-    return outcomes
-
-
-def test_hostile_sealed_replies() -> None:
-    outcomes = check_sealed(600, seed=1)
     assert set(outcomes) == {"unreadable", "opened", "dropped"} and min(outcomes.values()) > 40
-
-
-def test_the_name_of_a_row_changes_with_its_version() -> None:
-    """What binds a row is fixed for good: another text opens no row that is under way."""
-    text = '["sottovoce sealed release 1","train","train",[["label","' + asked("label").digest("label") + '"]]]'
-    assert hpke_info(asked("label")) == text.encode()

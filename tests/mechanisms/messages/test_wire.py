@@ -61,9 +61,8 @@ def test_digest_covers_what_a_draw_depends_on_and_nothing_else():
     moved = request(label=base.named("label").spec, prior=(w, b + np.float32(1)))
     assert moved.digest("embedding") == base.digest("embedding")
     assert moved.digest("label") != base.digest("label")
-    assert request(embedding={"mechanism": "purkayastha", "epsilon": 10.0, "dim": DIM}).digest(
-        "embedding"
-    ) == request().digest("embedding")
+    spelled = request(embedding={"mechanism": "purkayastha", "epsilon": 10.0, "dim": DIM})
+    assert spelled.digest("embedding") == request().digest("embedding")
 
 
 BAD = {
