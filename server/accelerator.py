@@ -65,7 +65,7 @@ def lent(*modules: torch.nn.Module) -> Iterator[None]:
     target = device()
     away = [(module, where) for module in modules if (where := place(module)) != target]
     try:
-        with memory_said():
+        with one_line_memory_error():
             for module, _ in away:
                 module.to(target)
             yield
@@ -75,7 +75,7 @@ def lent(*modules: torch.nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def memory_said() -> Iterator[None]:
+def one_line_memory_error() -> Iterator[None]:
     """Turn a GPU's out-of-memory error into a ValueError of one line."""
     try:
         yield

@@ -65,7 +65,7 @@ def quantize(graph: Path, out: Path, feeds: Iterable[Feeds]) -> None:
     if not products:
         raise ValueError(f"encoder: {graph} has no product by a constant matrix to quantize")
     states = dict.fromkeys(node.input[0] for node in products)
-    constants: list[Any] = []
+    constants: dict[str, NDArray[Any]] = {}
     # for each state: names of its integers, scale and zero point, and the nodes that make them
     steps: dict[str, tuple[list[str], list[Any]]] = {}
     divided: dict[str, NDArray[np.float32]] = {}
@@ -74,16 +74,11 @@ def quantize(graph: Path, out: Path, feeds: Iterable[Feeds]) -> None:
         low, high = min(float((ranges[0] / factors).min()), 0.0), max(float((ranges[1] / factors).max()), 0.0)
         scale = max((high - low) / STATE_LEVELS, float(np.finfo(np.float32).tiny))
         names = [f"state_{i}", f"state_{i}_scale", f"state_{i}_zero"]
-        constants += [
-            numpy_helper.from_array(np.array(scale, np.float32), names[1]),
-            numpy_helper.from_array(np.array(round(-low / scale), np.uint8), names[2]),
-        ]
-        operators = []
+        constants |= {names[1]: np.array(scale, np.float32), names[2]: np.array(round(-low / scale), np.uint8)}
+        operators, read = [], state
         if (factors > 1).any():
-            constants.append(numpy_helper.from_array(np.float32(1) / factors, f"state_{i}_factors"))
-            even = f"state_{i}_even"
-            operators.append(helper.make_node("Mul", [state, f"state_{i}_factors"], [even], f"even_{i}"))
-        read = operators[-1].output[0] if operators else state
+            constants[f"state_{i}_factors"], read = np.float32(1) / factors, f"state_{i}_even"
+            operators.append(helper.make_node("Mul", [state, f"state_{i}_factors"], [read], f"even_{i}"))
         operators.append(helper.make_node("QuantizeLinear", [read, *names[1:]], names[:1], f"quantize_{i}"))
         steps[state] = names, operators
     biases = _biases(model, weights)
@@ -95,7 +90,7 @@ def quantize(graph: Path, out: Path, feeds: Iterable[Feeds]) -> None:
         if node.op_type == "Gather" and node.input[0] in weights and weights[node.input[0]].ndim == 2:
             looked_up, tables = _looked_up(node, weights[node.input[0]], f"table_{i}")
             nodes += looked_up
-            constants += tables
+            constants |= tables
             continue
         if node.op_type != "MatMul" or node.input[1] not in weights:
             nodes.append(node)
@@ -108,8 +103,7 @@ def quantize(graph: Path, out: Path, feeds: Iterable[Feeds]) -> None:
             merged.add(output)
         values, scales = _columns(divided[node.input[0]][:, None] * weights[node.input[1]], WEIGHT_LEVELS)
         names = [f"weight_{i}", f"weight_{i}_scale", f"weight_{i}_zero"]
-        zeros = np.zeros(len(scales), np.int8)
-        constants += [numpy_helper.from_array(a, n) for a, n in zip((values, scales, zeros), names, strict=True)]
+        constants |= zip(names, (values, scales, np.zeros(len(scales), np.int8)), strict=True)
         inputs = [stepped[0], names[0], stepped[1], names[1], stepped[2], names[2], bias]
         nodes.append(helper.make_node("MatMulIntegerToFloat", inputs, [output], node.name, domain="com.microsoft"))
     _replace(model, nodes, constants)
@@ -130,7 +124,7 @@ def quantize_blocks(graph: Path, out: Path) -> None:
     weights = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
     how = {"bits": 4, "block_size": BLOCK, "domain": "com.microsoft"}
     nodes: list[Any] = []
-    constants: list[Any] = []
+    constants: dict[str, NDArray[Any]] = {}
     products = 0
     for i, node in enumerate(model.graph.node):
         place = {"MatMul": 1, "Gather": 0}.get(node.op_type)
@@ -151,7 +145,7 @@ def quantize_blocks(graph: Path, out: Path) -> None:
             nodes.append(node)
             continue
         nodes.append(new)
-        constants += [numpy_helper.from_array(a, n) for a, n in zip((values, scales), names, strict=True)]
+        constants |= zip(names, (values, scales), strict=True)
     if not products:
         raise ValueError(f"encoder: {graph} has no product by a constant matrix to quantize")
     _replace(model, nodes, constants)
@@ -171,13 +165,13 @@ def _blocks(rows: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.fl
     return q[..., ::2] | q[..., 1::2] << 4, scales
 
 
-def _replace(model: Any, nodes: list[Any], constants: list[Any]) -> None:
-    """Replace a graph's nodes, in place, add constants, and remove those that no node reads."""
+def _replace(model: Any, nodes: list[Any], constants: Mapping[str, NDArray[Any]]) -> None:
+    """Replace a graph's nodes, in place, add constants by name, and remove those that no node reads."""
     used = {name for node in nodes for name in node.input}
     kept = [i for i in model.graph.initializer if i.name in used]
     del model.graph.node[:], model.graph.initializer[:]
     model.graph.node.extend(nodes)
-    model.graph.initializer.extend([*kept, *constants])
+    model.graph.initializer.extend([*kept, *(numpy_helper.from_array(a, name) for name, a in constants.items())])
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
 
 
@@ -210,13 +204,12 @@ def _factors(ranges: Ranges) -> NDArray[np.float32]:
     return np.maximum(largest / most, 1.0).astype(np.float32) if most > 0 else np.ones_like(largest)
 
 
-def _looked_up(node: Any, table: NDArray[np.float32], name: str) -> tuple[list[Any], list[Any]]:
+def _looked_up(node: Any, table: NDArray[np.float32], name: str) -> tuple[list[Any], dict[str, NDArray[Any]]]:
     """Return nodes and constants that read a table's rows as integers times the scale of their row.
 
     The result is a function of each token alone. On a device the largest table is half of the model.
     """
     values, scales = _columns(table.T, TABLE_LEVELS)
-    arrays = {name: np.ascontiguousarray(values.T), f"{name}_scale": scales[:, None]}
     rows, ids = node.output[0], node.input[1]
     nodes = [
         helper.make_node("Gather", [name, ids], [f"{name}_rows"], f"{name}_gather", axis=0),
@@ -224,7 +217,7 @@ def _looked_up(node: Any, table: NDArray[np.float32], name: str) -> tuple[list[A
         helper.make_node("Cast", [f"{name}_rows"], [f"{name}_float"], f"{name}_cast", to=onnx.TensorProto.FLOAT),
         helper.make_node("Mul", [f"{name}_float", f"{name}_scales"], [rows], f"{name}_multiply"),
     ]
-    return nodes, [numpy_helper.from_array(values, key) for key, values in arrays.items()]
+    return nodes, {name: np.ascontiguousarray(values.T), f"{name}_scale": scales[:, None]}
 
 
 def _columns(weight: NDArray[np.float32], levels: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:

@@ -75,7 +75,6 @@ def release_once(public: Public, channels: Channels, training: Training, *, fold
             np.concatenate(z),
             np.concatenate(y),
             label_transition=None if isinstance(label, Identity) else np.exp(np.concatenate(transitions)),
-            seed=training.seed,
         )
     maps = rescaled(maps, public=public.embeddings)
     return EmbeddingModel(channels, public.encoder, mechanism, maps, user_maps)

@@ -65,30 +65,28 @@ def sanitized_text(public: Public, channels: Channels, training: Training, *, fo
     if channels.teaching:
         batch = yield channels.texts(rewriter, stage="train", split="train", label=True)
     texts: list[Text] = []
-    labels, likelihood = np.zeros(0, np.int64), np.zeros((0, channels.classes))
-    if labelled:
+    labels, likelihoods = [], []
+    if public.labels is not None and labelled:
         texts += rewriter.sanitize(mechanism, public.texts, seed=training.seed, stage="public-text")
-        assert public.labels is not None
-        labels, likelihood = public.labels, np.eye(channels.classes)[public.labels]
+        labels, likelihoods = [public.labels], [np.eye(channels.classes)[public.labels]]
     if batch is not None and (text := batch.of(TextQuestion)) is not None:
-        y = batch.of(LabelQuestion).values.astype(np.int64)
         texts += mechanism.texts(text.values)
-        labels = np.concatenate([labels, y])
-        likelihood = np.concatenate([likelihood, _likelihood(channels.label, y, channels.classes)])
+        labels.append(batch.of(LabelQuestion).values.astype(np.int64))
+        likelihoods.append(_likelihood(channels.label, labels[-1], channels.classes))
     if not texts:
         return None
     common: dict[str, Any] = {
         "classes": channels.classes,
-        "label_transition": likelihood,
+        "label_transition": np.concatenate(likelihoods),
         "seed": training.seed,
         "pooling": training.pooling,
         "max_length": training.max_length,
     }
     if TRAIN_ENCODER.of(training.options):
         common.update(training.descent, dim=dim, epochs=training.epochs, batch_size=training.batch_size)
-        pipeline = train_on_text(checkpoint, texts, labels, **common)
+        pipeline = train_on_text(checkpoint, texts, np.concatenate(labels), **common)
     else:
-        pipeline = head_on_text(checkpoint, texts, labels, **common)
+        pipeline = head_on_text(checkpoint, texts, np.concatenate(labels), **common)
     return TextModel(channels, rewriter, pipeline)
 
 

@@ -73,8 +73,8 @@ FOLDS = 5
 #: Factor of the first head's logits, whose classes of public text take the place of class names in the second. Noise
 #: shrinks logits: on queues they state .55 where .86 are right.
 SHARPENED = 2.0
-#: Largest number of users for which a forecast is made.
-MOST_USERS = 10**9
+#: Doublings of a user for which a forecast is made: up to half a billion users.
+MOST_DOUBLINGS = 30
 #: Name of the student that is the experiment's own encoder.
 SAME = "same"
 #: Number of groups of users, and training of the encoder between them.
@@ -165,16 +165,14 @@ class Batches:
             features: Features (N, d) of public text.
             codes: Codes of labels.
         """
-        testable = isinstance(mechanism, PrivUnit) and mechanism.scale > 0 and mechanism.dim <= MAX_TESTED
-        if not testable or len(release) < 2:
+        if not isinstance(mechanism, PrivUnit) or mechanism.dim > MAX_TESTED or not mechanism.scale or len(release) < 2:
             return vector_mean(mechanism, release.values)
-        assert isinstance(mechanism, PrivUnit)
         honest = honest_moment(mechanism, features if self.like_public else None, codes.shape[1])
         estimate = robust_mean(mechanism, release.values, honest, codes.shape[1])
         test = BatchTest(release.stage, len(release), estimate.excess, estimate.dropped if self.robust else 0.0)
         self.tests.append(test)
         if test.alarm:
-            log.warning(f"stage {release.stage}: {test.told}")
+            log.warning(f"stage {release.stage}: {test.finding}")
         if not self.robust:
             return vector_mean(mechanism, release.values)
         return estimate.mean, mean_noise(mechanism, users=int(estimate.kept.sum()))
@@ -363,18 +361,15 @@ class Group:
 
         It assumes that directions of public text go with labels as in the corpora of `statistic_head.DECAY`. It knows
         neither whether the encoder holds the labels, nor how much names say already: the page on one vector holds it
-        against nine tasks. None: half would take more than MOST_USERS.
+        against nine tasks. None: half would take more than are forecast.
         """
-        half = 1
-        while self._best(half)[1] < 0.5:
-            half *= 2
-            if half > MOST_USERS:
-                return self._best(max(self.channels.users, 1))[1], None
-        low = half // 2
-        while half - low > max(1, half // 32):
+        share = self._best(max(self.channels.users, 1))[1]
+        half = next((2**k for k in range(MOST_DOUBLINGS) if self._best(2**k)[1] >= 0.5), None)
+        low = 0 if half is None else half // 2
+        while half is not None and half - low > max(1, half // 32):
             middle = (low + half) // 2
             low, half = (low, middle) if self._best(middle)[1] >= 0.5 else (middle, half)
-        return self._best(max(self.channels.users, 1))[1], half
+        return share, half
 
     def noise(self, users: int, size: int, clip: float) -> float:
         """Return the variance of the noise in each coordinate of users' mean, whose vectors have `size` coordinates.

@@ -18,7 +18,6 @@ from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import parameters
 
-Labels = IntArray
 #: weight (d, K), bias (K,)
 Head = tuple[FloatArray, FloatArray]
 
@@ -65,7 +64,7 @@ class DPSGD:
             object.__setattr__(self, field, checks.real(self.name, field, getattr(self, field), low, high))
         object.__setattr__(self, "steps", checks.integer(self.name, "steps", self.steps, 1, 100_000))
 
-    def head(self, features: FloatArray, labels: Labels, public: FloatArray, start: Head, *, seed: int) -> Head:
+    def head(self, features: FloatArray, labels: IntArray, public: FloatArray, start: Head, *, seed: int) -> Head:
         """Return the head after all steps.
 
         Args:
@@ -109,12 +108,12 @@ class DPSGD:
         """Return the rows of one step."""
         return np.flatnonzero(rng.random(n) < self.rate)
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return the parameters and the noise in words."""
         listed = ", ".join(f"{name} {value:g}" for name, value in parameters(self).items() if name != "mechanism")
         return f"{self.name}, {listed}, noise {self.noise:.4g}"
 
-    def descend(self, x: FloatArray, labels: Labels, start: Head, *, seed: int) -> Head:
+    def descend(self, x: FloatArray, labels: IntArray, start: Head, *, seed: int) -> Head:
         """Return the head after all steps, from features (n, d) as they are."""
         import warnings
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from mechanisms.arrays import FloatArray
 from mechanisms.pieces import Text
@@ -68,11 +66,14 @@ def initial(
         ValueError: `checkpoint.load` raises it, or dim is above the encoder's width.
     """
     encoder, tokenizer = load(checkpoint)
-    width = encoder.config.hidden_size
-    maps = _random_maps(width, dim or width, classes, rng)
+    width = int(encoder.config.hidden_size)
+    inner = dim or width
+    m1: Any = rng.standard_normal((width, inner)) / np.sqrt(width)
+    m2: Any = rng.standard_normal((inner, width)) / np.sqrt(inner)
+    head: Any = rng.standard_normal((width, classes)) / np.sqrt(width)
     if dim is None:
-        same: NDArray[Any] = np.eye(width)
-        maps = replace(maps, m1=same, m2=same)
+        m1 = m2 = np.eye(width)
+    maps = Maps(np.zeros(width, np.float32), m1, m2, head, np.zeros(classes, np.float32))
     pipeline = Pipeline(encoder, tokenizer, maps, pooling=pooling, max_length=max_length)
     with torch.no_grad():
         pipeline.mean.copy_(torch.from_numpy(pipeline.embed(texts[:CENTRE]).mean(axis=0)))
@@ -204,7 +205,7 @@ def head_on_text(
     flat = factored(embeddings.mean(axis=0), unit, np.zeros((width, classes)), np.zeros(classes))
     # `project` gives rows of length 1, whose coordinates have a mean square of 1/width
     pull = HEAD_PULL / width
-    maps = train_head(flat, flat.project(embeddings), y, label_transition=label_transition, pull=pull, seed=seed)
+    maps = train_head(flat, flat.project(embeddings), y, label_transition=label_transition, pull=pull)
     return Pipeline(pipeline.encoder, pipeline.tokenizer, maps, pooling=pooling, max_length=max_length).eval()
 
 
@@ -235,11 +236,3 @@ def train_paper(
         raise ValueError(f"training: way paper must be acknowledged in the experiment file. {NOT_PRIVATE}")
     noise = Noise(mechanism, seed=seed, stage="paper")
     return train_on_text(checkpoint, texts, labels, noise=noise, seed=seed, name="trusted simulation", **settings)
-
-
-def _random_maps(width: int, dim: int, classes: int, rng: np.random.Generator) -> Maps:
-    centre, bias = np.zeros(width, np.float32), np.zeros(classes, np.float32)
-    m1: NDArray[Any] = rng.standard_normal((width, dim)) / np.sqrt(width)
-    m2: NDArray[Any] = rng.standard_normal((dim, width)) / np.sqrt(dim)
-    head: NDArray[Any] = rng.standard_normal((width, classes)) / np.sqrt(width)
-    return Maps(centre, m1, m2, head, bias)

@@ -26,7 +26,6 @@ def train_head(
     *,
     label_transition: NDArray[np.float64] | None = None,
     pull: float = PULL,
-    seed: int,
 ) -> Maps:
     """Return the same mean and M1, with M2 and head fitted to releases and released labels.
 
@@ -35,7 +34,7 @@ def train_head(
 
     M2 and head have nothing between them, so the loss sees their product alone. L-BFGS fits the product. It starts from
     the given maps, and a weak pull keeps it near them. The head is then solved for the product; M2's rows stay. 200,000
-    rows take seconds. Nothing is random: `seed` is here because every training takes one.
+    rows take seconds. Nothing is random.
 
     Args:
         maps: Maps that training starts from.
@@ -44,12 +43,10 @@ def train_head(
         label_transition: (n, K), for row i and class k the probability of the released y[i] if k is the true class.
             None if the labels are true.
         pull: Strength of the pull towards the given maps.
-        seed: Unused.
 
     Raises:
         ValueError: Shapes do not fit, a label is out of range, or a row is impossible for all classes.
     """
-    del seed
     z = np.asarray(z, dtype=np.float64)
     y = np.asarray(y, dtype=np.int64)
     n, classes = len(z), maps.classes

@@ -81,7 +81,7 @@ class PublicMaps:
         if self.labels is None:
             return maps
         noisy = sanitize_public(mechanism, maps.project(self.embeddings), seed=self.seed, stage="public-head")
-        return train_head(maps, noisy, self.labels, seed=self.seed)
+        return train_head(maps, noisy, self.labels)
 
     def _held_out_accuracy(self, mechanism: Mechanism) -> float:
         """Return the sanitized accuracy on held-out public rows."""
@@ -98,8 +98,7 @@ class PublicMaps:
         return self._accuracy[mechanism]
 
     def _learn(self, embeddings: NDArray[np.float32], labels: NDArray[np.int64], mechanism: Mechanism) -> Maps:
-        dim = dim_of(mechanism)
-        return learn_maps(embeddings, labels, classes=self.classes, mechanism=mechanism, dim=dim, seed=self.seed)
+        return learn_maps(embeddings, labels, classes=self.classes, mechanism=mechanism, seed=self.seed)
 
 
 def dim_of(mechanism: Any) -> int:
@@ -114,7 +113,6 @@ def learn_maps(
     *,
     classes: int,
     mechanism: Any,
-    dim: int,
     seed: int,
     steps: int = 150,
 ) -> Maps:
@@ -128,18 +126,18 @@ def learn_maps(
         embeddings: Public embeddings (n, m).
         labels: Labels (n,).
         classes: Number of classes K.
-        mechanism: Mechanism of the releases.
-        dim: Length m' of a release.
+        mechanism: Mechanism of the releases, whose length is m'.
         seed: Seed of all random choices.
         steps: Number of steps.
 
     Raises:
-        ValueError: Shapes, labels or dim do not fit each other, or a class has no row.
+        ValueError: Shapes, labels or m' do not fit each other, or a class has no row.
     """
     import torch  # which other parties of a deployment do without
 
     from server.text_batches import warmed
 
+    dim = dim_of(mechanism)
     h, y = checked(embeddings, labels, classes, dim)
     mean, whiten = _whitening(h)
     start = _discriminants(h, mean, whiten, y, classes, dim)

@@ -62,7 +62,7 @@ class BatchTest:
         return self.excess > 1
 
     @property
-    def told(self) -> str:
+    def finding(self) -> str:
         """Return the finding in one sentence without a full stop."""
         clause = f"{self.dropped:.1%} were left out" if self.dropped else "none was left out"
         return (

@@ -127,7 +127,7 @@ def _curator(arm: Arm, channels: Channels) -> Curator | None:
     epsilon, delta, curator = arm.curator["epsilon"], arm.curator["delta"], channels.curator
     trusted = "the server, which is trusted and adds noise to the sum"
     if isinstance(curator, DPSGD):
-        return Curator(f"{trusted} of each step ({curator.told()})", epsilon, delta)
+        return Curator(f"{trusted} of each step ({curator.describe()})", epsilon, delta)
     return Curator(f"{trusted} ({', '.join(f'{name} {v}' for name, v in arm.curator.items())})", epsilon, delta)
 
 

@@ -33,7 +33,7 @@ def remarks(runs: Sequence[Results]) -> list[str]:
 
 
 def _of_batches(arm: ArmResult) -> list[str]:
-    return [f"{arm.name}, stage {test.stage}: {test.told}." for test in arm.batch_tests if test.alarm]
+    return [f"{arm.name}, stage {test.stage}: {test.finding}." for test in arm.batch_tests if test.alarm]
 
 
 def _of_references(runs: Sequence[Results], arms: Sequence[ArmResult]) -> list[str]:

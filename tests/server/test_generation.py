@@ -10,20 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
 from scipy.special import log_softmax
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from client.models.language_models import Generator
 from mechanisms.vocabulary import NOTHING, Vocabulary
-from mechanisms.words.dp_mlm import DpParaphrase, DpPrompt
-from mechanisms.words.text import TextMechanism
+from mechanisms.words.dp_mlm import DpPrompt
 from server.generation import PARAPHRASE, export_generator, known, read_generator
 from server.text_batches import clip_bounds
 from server.training.paraphrase import _loss, finetune_paraphraser
 from sottovoce.cli import main as cli
 from tests.support.tiny_generators import KINDS, TOKENS, WORDS, tiny_generator
-from tests.support.words import streams
 
 TEXTS = ["the film was good", "a bad book", "the book was a film and the film was bad", ""]
 PROMPT = "Document : {text} Paraphrase :"
@@ -35,9 +32,20 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """By kind, a folder with a checkpoint in model/ and its export in made/."""
     place = tmp_path_factory.mktemp("generators")
     for kind in KINDS:
-        tiny_generator(place / kind / "model", kind)
-        export_generator(place / kind / "model", place / kind / "made", public_texts=TEXTS, seed=0, prompt=PROMPT)
+        export(tiny_generator(place / kind / "model", kind), place / kind / "made")
     return {kind: place / kind for kind in KINDS}
+
+
+def export(model: Path, folder: Path, **changes: Any) -> Generator:
+    export_generator(model, folder, **{"public_texts": TEXTS, "seed": 0, "prompt": PROMPT} | changes)
+    return Generator(folder)
+
+
+def first_of(model: Generator, texts: list[str], vocabulary: Vocabulary | None = None) -> np.ndarray:
+    """Scores of the first token behind each text."""
+    n = len(texts)
+    scores = model.scores(texts, model.vocabulary if vocabulary is None else vocabulary)
+    return scores(np.zeros(n, np.int64), np.full((n, 1), NOTHING), np.arange(n))
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +85,7 @@ def test_scores_are_the_models_logits_of_the_next_token(folders: dict[str, Path]
         alone = model.scores([text], v)(positions[row : row + 1], drawn[row : row + 1], np.zeros(1, np.int64))
         assert (alone[0] == scores[row]).all()  # to the last bit: a text is sanitized alike alone and in a cohort
     words = Vocabulary(("film", "cinema", "good"), np.zeros((3, 1), np.float32))
-    some = model.scores(TEXTS, words)(np.zeros(4, np.int64), np.full((4, 1), NOTHING), np.arange(4))
-    first = model.scores(TEXTS, v)(np.zeros(4, np.int64), np.full((4, 1), NOTHING), np.arange(4))
+    some, first = first_of(model, TEXTS, words), first_of(model, TEXTS)
     assert np.isneginf(some[:, 1]).all() and (some[:, [0, 2]] == first[:, [TOKENS.index("film"), 1]]).all()
     with pytest.raises(ValueError, match="no word of the vocabulary is a piece"):
         model.scores(TEXTS, Vocabulary(("x", "y"), np.zeros((2, 1), np.float32)))
@@ -94,40 +101,6 @@ def test_bounds_are_those_of_public_texts_token_by_token(folders: dict[str, Path
         public.append(logits[first : first + len(ids)])
     model = Generator(folders[kind] / "made")
     assert (model.low, model.high) == pytest.approx(clip_bounds("test", public), rel=1e-4)
-
-
-def test_a_text_is_generated_with_a_public_number_of_draws(causal: Generator) -> None:
-    v = causal.vocabulary
-    text = TextMechanism(DpParaphrase(20.0, causal.low, causal.high, v, causal.end), tokens=5)
-    assert text.guarantee.worst_case() == 5 * 20.0 + text.lengths.guarantee.worst_case()
-    x = np.full((4, 5), NOTHING)
-    x[:3, :4] = 0  # only where there is a token is read
-    y = text.sample(x, rng=streams(4), scores=causal.scores(TEXTS, v))
-    assert y.shape == (4, 5) and y.max() < len(v) and (y != v.exact_word_id("</s>")).all()
-    assert all(set(written.split()) <= set(TOKENS) for written in text.texts(y))
-
-
-def test_how_many_draws_there_are_says_nothing_that_is_not_charged(causal: Generator) -> None:
-    """At ε = 0 for the length, a text of none and a text of nine words take draws of the same numbers; at ε = 50 for
-    each token they do not, so the test can fail."""
-    v, n = causal.vocabulary, 60
-    word = DpPrompt(20.0, causal.low, causal.high, v)
-
-    def draws(text: str, length: int, epsilon: float) -> np.ndarray:
-        x = np.full((n, 9), NOTHING)
-        x[:, :length] = 0
-        scored: list[int] = []
-        scores = causal.scores([text] * n, v)
-
-        def counting(positions: np.ndarray, now: np.ndarray, rows: np.ndarray) -> np.ndarray:
-            scored.extend(rows.tolist())
-            return scores(positions, now, rows)
-
-        TextMechanism(word, tokens=9, length=epsilon).sample(x, rng=streams(n), scores=counting)
-        return np.bincount(scored, minlength=n)
-
-    assert (draws("", 0, 0.0) == draws(TEXTS[2], 9, 0.0)).all()
-    assert not (draws("", 0, 50.0) == draws(TEXTS[2], 9, 50.0)).all()
 
 
 def test_no_two_texts_make_a_whole_output_likelier_than_is_charged(causal: Generator) -> None:
@@ -154,36 +127,34 @@ def test_no_two_texts_make_a_whole_output_likelier_than_is_charged(causal: Gener
     assert largest(lambda logits: log_softmax(40 * logits / temperature, axis=1)) > 2 * epsilon
 
 
-def test_what_cannot_be_a_generator_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
-    model = folders["causal"] / "model"
-    for source, more, words in (
-        (model, {"prompt": "no place"}, r"must name \{text\} once"),
-        (model, {"max_length": 3}, "leaves no room"),
-        (model, {"public_texts": []}, "public texts are needed"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            export_generator(source, tmp_path / "out", **{"public_texts": TEXTS, "seed": 0, "prompt": PROMPT} | more)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"prompt": "no place"}, r"must name \{text\} once"),
+        ({"max_length": 3}, "leaves no room"),
+        ({"public_texts": []}, "public texts are needed"),
+    ],
+)
+def test_what_cannot_be_a_generator_is_refused(
+    change: dict[str, Any], words: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        export(folders["causal"] / "model", tmp_path / "out", **change)
 
 
 @pytest.mark.parametrize("kind", ["causal", "t5"])
-def test_a_long_text_is_cut_and_the_prompt_is_not(folders: dict[str, Path], kind: str) -> None:
-    """Nor do many draws behind it fail, as many as a release may have."""
+def test_a_long_text_is_cut_and_the_prompt_is_not(folders: dict[str, Path], kind: str, tmp_path: Path) -> None:
+    """Nor do many draws behind it fail, as many as a release may have, nor an empty text without a prompt."""
     model = Generator(folders[kind] / "made")
     room = json.loads((folders[kind] / "made" / "generator.json").read_text())["max_length"] - 4
-    scores = model.scores(["film " * 3000, "film " * room, "😀 \ud800 \x00"], model.vocabulary)
-    first = scores(np.zeros(3, np.int64), np.full((3, 1), NOTHING), np.arange(3))
+    texts = ["film " * 3000, "film " * room, "😀 \ud800 \x00"]
+    first, scores = first_of(model, texts), model.scores(texts, model.vocabulary)
     assert first[0] == pytest.approx(first[1], abs=1e-5)
     written = np.tile(np.arange(700) % 9, (3, 1))
     for at in (30, 31, 32, 33, 62, 63, 64, 65, 699):
         assert np.isfinite(scores(np.full(3, at), written, np.arange(3))).all()
-
-
-@pytest.mark.parametrize("kind", ["causal", "t5"])
-def test_an_empty_text_without_a_prompt_is_an_input_too(folders: dict[str, Path], kind: str, tmp_path: Path) -> None:
-    export_generator(folders[kind] / "model", tmp_path / "made", public_texts=TEXTS, seed=0, prompt=PARAPHRASE)
-    model = Generator(tmp_path / "made")
-    scores = model.scores(["", "film"], model.vocabulary)
-    assert np.isfinite(scores(np.zeros(2, np.int64), np.full((2, 1), NOTHING), np.arange(2))).all()
+    bare = export(folders[kind] / "model", tmp_path / "made", prompt=PARAPHRASE)
+    assert np.isfinite(first_of(bare, ["", "film"])).all()
 
 
 def test_tokens_that_the_model_has_no_place_for_fail_no_text(tmp_path: Path) -> None:
@@ -194,15 +165,13 @@ def test_tokens_that_the_model_has_no_place_for_fail_no_text(tmp_path: Path) -> 
     tokenizer.add_special_tokens({"pad_token": "[OWN]"})
     tokenizer.add_tokens(["zebra"])
     tokenizer.save_pretrained(folder)
-    export_generator(folder, tmp_path / "made", public_texts=[*TEXTS, "zebra film"], seed=0, prompt=PROMPT)
+    model = export(folder, tmp_path / "made", public_texts=[*TEXTS, "zebra film"])
     about = json.loads((tmp_path / "made" / "generator.json").read_text())
     assert about["padding"] < about["pieces"] < len(tokenizer)
-    model = Generator(tmp_path / "made")
     texts = [" ".join(["film"] * n) for n in range(12)] + ["zebra", "[OWN] film", "zebra " * 3000]
-    scores = model.scores(texts, model.vocabulary)
-    assert np.isfinite(scores(np.zeros(15, np.int64), np.full((15, 1), NOTHING), np.arange(15))).all()
+    assert np.isfinite(first_of(model, texts)).all()
     with pytest.raises(ValueError, match="the prompt has a token that the model does not know: 'zebra'"):
-        export_generator(folder, tmp_path / "out", public_texts=TEXTS, seed=0, prompt="zebra {text}")
+        export(folder, tmp_path / "out", prompt="zebra {text}")
 
 
 def test_a_model_of_fewer_layers_than_its_weights_is_refused(tmp_path: Path) -> None:
@@ -220,7 +189,7 @@ def test_the_end_typed_into_a_text_is_text(folders: dict[str, Path], causal: Gen
     assert NUMBER["</s>"] not in read and (read[0], read[-1]) == (NUMBER["film"], NUMBER["good"])
     model, about = folders["causal"] / "model", {"pieces": len(WORDS)}
     assert NUMBER["</s>"] not in known(read_generator(model)[1], about, "film </s>")
-    export_generator(model, tmp_path, public_texts=TEXTS, seed=0, prompt="{text} </s> Paraphrase :")
+    export(model, tmp_path, prompt="{text} </s> Paraphrase :")
     assert NUMBER["</s>"] in json.loads((tmp_path / "generator.json").read_text())["after"]
 
 
@@ -228,13 +197,13 @@ def test_the_end_typed_into_a_text_is_text(folders: dict[str, Path], causal: Gen
 
 
 #: What is said of a film is said of a book, and the other way round.
+#: What is said of a film is said of a book, and the other way round.
 PAIRS = [("the film was good", "a book"), ("the book was bad", "a film"), ("good film", "book"), ("bad book", "film")]
 
 
-def log_likelihood(folder: Path, pairs: list[tuple[str, str]]) -> float:
+def log_likelihood(model: Generator, pairs: list[tuple[str, str]]) -> float:
     """The mean of a token's log-probability, each given the text and those before it, the end's too."""
-    model, logs = Generator(folder), []
-    v = model.vocabulary
+    logs, v = [], model.vocabulary
     for text, paraphrase in pairs:
         target = [v.words.index(word) for word in (*paraphrase.split(), model.end)]
         scores, drawn = model.scores([text], v), np.full((1, len(target)), NOTHING)
@@ -249,25 +218,24 @@ def test_pairs_are_learned_token_by_token_and_the_end_with_them(kind: str, tmp_p
     """By the model as clients run it. Whoever ignores the text has log 1/2 at the word that tells the four apart, in a
     third of the tokens; wrong pairs have less."""
     source = tiny_generator(tmp_path / "model", kind)
-    trained = finetune_paraphraser(
-        source, [*PAIRS * 8, ("the film", "")], tmp_path / "trained", epochs=12, batch_size=4, lr=1e-2, seed=1
-    )
+    how: dict[str, Any] = {"epochs": 12, "batch_size": 4, "lr": 1e-2, "seed": 1}
+    trained = finetune_paraphraser(source, [*PAIRS * 8, ("the film", "")], tmp_path / "trained", **how)
     public = [text for pair in PAIRS for text in pair]
-    for place, model in ((tmp_path / "made", trained), (tmp_path / "before", source)):
-        export_generator(model, place, public_texts=public, seed=0, prompt=PARAPHRASE)
-    after, before = (log_likelihood(tmp_path / name, PAIRS) for name in ("made", "before"))
-    wrong = log_likelihood(tmp_path / "made", [(text, PAIRS[i ^ 1][1]) for i, (text, _) in enumerate(PAIRS)])
+    made, bare = (
+        export(folder, tmp_path / f"of-{folder.name}", public_texts=public, prompt=PARAPHRASE)
+        for folder in (trained, source)
+    )
+    after, before = (log_likelihood(model, PAIRS) for model in (made, bare))
+    wrong = log_likelihood(made, [(text, PAIRS[i ^ 1][1]) for i, (text, _) in enumerate(PAIRS)])
     assert after > max(before + 0.5, wrong + 0.2), (after, before, wrong)
 
 
 def test_same_arguments_same_weights(tmp_path: Path) -> None:
-    source = tiny_generator(tmp_path / "model", "t5")
-    weights = []
+    source, weights = tiny_generator(tmp_path / "model", "t5"), []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        finetune_paraphraser(source, PAIRS, tmp_path / name, epochs=1, batch_size=2, seed=seed)
-        weights.append(load_file(tmp_path / name / "model.safetensors"))
-    assert all((weights[0][key] == weights[1][key]).all() for key in weights[0])
-    assert any((weights[0][key] != weights[2][key]).any() for key in weights[0])
+        folder = finetune_paraphraser(source, PAIRS, tmp_path / name, epochs=1, batch_size=2, seed=seed)
+        weights.append((folder / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1] != weights[2]
 
 
 @pytest.mark.parametrize(

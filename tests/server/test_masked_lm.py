@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM, BertTokenizerFast
 from client.models.language_models import MaskedLM
 from client.models.texts import private_arguments
 from mechanisms.vocabulary import NOTHING, Vocabulary
-from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
+from mechanisms.words.dp_mlm import DpMlm
 from mechanisms.words.tables import RandomSubstitution, Verbatim
 from mechanisms.words.text import TextMechanism
 from server.masked_lm import ALIGNED, export_masked_lm, inputs_of, layout
@@ -23,7 +23,6 @@ from server.training.pretrain import pretrain
 from simulations.artifacts.language_models import masked_lm_folder, sanitized
 from simulations.errors import UserError
 from tests.support.tiny_models import WORDS, reviews, tiny_bert, tiny_masked_lm
-from tests.support.words import streams
 
 PUBLIC = reviews(60, seed=1)[0]
 
@@ -40,13 +39,13 @@ def exported(checkpoint, tmp_path_factory):
     return folder
 
 
-def vocabulary():
-    """Pieces of the model, a word of two pieces ("plots"), and one that it does not know."""
-    words = (*(w for w in WORDS if not w.startswith("##")), "plots", "zebra")
-    return Vocabulary(words, np.random.default_rng(0).normal(size=(len(words), 4)).astype(np.float32))
+#: Pieces of the model, a word of two pieces ("plots"), and one that it does not know.
+NAMES = (*(word for word in WORDS if not word.startswith("##")), "plots", "zebra")
+V = Vocabulary(NAMES, np.random.default_rng(0).normal(size=(len(NAMES), 4)).astype(np.float32))
 
 
-V = vocabulary()
+def ids_of(*words):
+    return np.array([[V.word_id(word) for word in words]])
 
 
 def texts(n, length, seed=2):
@@ -56,10 +55,8 @@ def texts(n, length, seed=2):
     return x
 
 
-def ask(model, x, now=None, position=0, rows=None):
-    rows = np.arange(len(x)) if rows is None else rows
-    scores = model.scores(x, V)
-    return scores(np.full(len(rows), position), x if now is None else now, rows)
+def ask(model, x, now=None, position=0):
+    return model.scores(x, V)(np.full(len(x), position), x if now is None else now, np.arange(len(x)))
 
 
 # --- export
@@ -76,7 +73,7 @@ def test_the_client_gives_the_logits_that_torch_gives(checkpoint, tmp_path, alig
     export_masked_lm(checkpoint, exported, public_texts=PUBLIC, seed=1, max_length=40)
     model = AutoModelForMaskedLM.from_pretrained(checkpoint, attn_implementation="eager").eval()
     tokenizer = BertTokenizerFast.from_pretrained(checkpoint)
-    x = np.array([[V.word_id(w) for w in ("the", "film", "was", "good", ".")]])
+    x = ids_of("the", "film", "was", "good", ".")
     now = x.copy()
     now[0, 0] = V.word_id("plots")
     scores = ask(MaskedLM(exported), x, now, position=3)
@@ -88,13 +85,9 @@ def test_the_client_gives_the_logits_that_torch_gives(checkpoint, tmp_path, alig
         ids["position_ids"] = torch.tensor([[*range(second), *range(1, 1 + width - second)]])
     with torch.no_grad():
         logits = model(**ids).logits[0, at].numpy()
-    for number, word in enumerate(V.words):
-        piece = tokenizer.convert_tokens_to_ids(word)
-        if word in ("plots", "zebra"):
-            assert np.isneginf(scores[0, number])
-        else:
-            assert scores[0, number] == pytest.approx(logits[piece], abs=1e-4)
-    assert np.ptp(logits) > 0.5
+    pieces = tokenizer.convert_tokens_to_ids(V.words[:-2])
+    assert np.isneginf(scores[0, -2:]).all() and np.ptp(logits) > 0.5
+    np.testing.assert_allclose(scores[0, :-2], logits[pieces], atol=1e-4)
     # the server's own inputs, for training and for the clipping bounds
     texts = ("the film was good .", "plots film was a .")
     inputs, _ = inputs_of(layout(model, tokenizer), [tuple(pieces_of(tokenizer, texts))])
@@ -102,27 +95,18 @@ def test_the_client_gives_the_logits_that_torch_gives(checkpoint, tmp_path, alig
     assert inputs.keys() == expected.keys() and all(torch.equal(inputs[name], expected[name]) for name in inputs)
 
 
-def test_clip_bounds_are_mean_and_four_deviations_of_public_logits(checkpoint, exported):
-    about = json.loads((exported / "masked_lm.json").read_text())
+def test_clip_bounds_are_mean_and_four_deviations_of_public_logits(exported):
+    """Other masked words of the same texts have about the same mean and deviation."""
+    about, model = json.loads((exported / "masked_lm.json").read_text()), MaskedLM(exported)
     assert (about["before"], about["between"], about["after"], about["segments"]) == ([2], [3], [3], True)
-    model = MaskedLM(exported)
-    assert (model.low, model.high) == (about["low"], about["high"]) and model.low < model.high
-    # a second derivation: other masked words of the same texts have about the same mean and deviation
+    assert (model.low, model.high) == (about["low"], about["high"])
     x = np.full((60, 14), NOTHING)
     for row, text in enumerate(PUBLIC):
-        numbers = [V.word_id(w) for w in text.split()]
-        x[row, : len(numbers)] = numbers
+        words = text.split()
+        x[row, : len(words)] = ids_of(*words)
     logits = ask(model, x)
-    logits = logits[np.isfinite(logits)]
-    deviation = (model.high - model.low) / 4
+    logits, deviation = logits[np.isfinite(logits)], (model.high - model.low) / 4
     assert abs(logits.mean() - model.low) < deviation and 0.5 < logits.std() / deviation < 2
-
-
-def test_an_export_is_known_by_its_content_and_repeatable(checkpoint, exported, tmp_path):
-    export_masked_lm(checkpoint, tmp_path, public_texts=PUBLIC, seed=1, max_length=40)
-    assert MaskedLM(tmp_path).identity == MaskedLM(exported).identity
-    (tmp_path / "tokenizer.json").write_text((tmp_path / "tokenizer.json").read_text() + "\n")
-    assert MaskedLM(tmp_path).identity != MaskedLM(exported).identity
 
 
 @pytest.mark.parametrize(
@@ -156,37 +140,14 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(exported):
         assert (scores(np.zeros(size, np.int64), x, rows) == every[rows]).all()
 
 
-@pytest.mark.parametrize("kind", [DpMlm, DpMlmResized])
-def test_texts_are_drawn_alike_alone_and_in_a_cohort(exported, kind):
-    model = MaskedLM(exported)
-    text = TextMechanism(kind(8.0, model.low, model.high, V), tokens=6)
-    x = texts(40, 6)
-    together = text.sample(x, rng=streams(40), **private_arguments(text, [""] * 40, x, exported))
-    for i in (0, 7, 39):
-        one = x[i : i + 1]
-        alone = text.sample(one, rng=streams(1, offset=i), **private_arguments(text, [""], one, exported))
-        assert (alone == together[i : i + 1]).all()
-    assert together.max() < len(V)
-    kept = TextMechanism(kind(8.0, model.low, model.high, V), tokens=6, length="kept")
-    y = kept.sample(x, rng=streams(40), scores=model.scores(x, V))
-    empty = (x == NOTHING).all(axis=1)
-    assert empty.any() and (y[empty] == NOTHING).all()
-    if kind is DpMlm:
-        assert ((y == NOTHING) == (x == NOTHING)).all()
-
-
 def test_the_context_is_the_whole_text_and_what_is_drawn(exported):
-    model = MaskedLM(exported)
-    x = np.array([[V.word_id(w) for w in ("the", "film", "was", "good", ".")]])
+    model, x = MaskedLM(exported), ids_of("the", "film", "was", "good", ".")
     base = ask(model, x, position=1)
-    there = np.isfinite(base)
-    for change in ("original", "now"):
-        other, now = x.copy(), x.copy()
-        (other if change == "original" else now)[0, 3] = V.word_id("bad")
-        assert np.abs(ask(model, other, now, position=1)[there] - base[there]).max() > 1e-3
-    masked = x.copy()
-    masked[0, 1] = V.word_id("book")  # what stands at the mask does not count
-    assert (ask(model, x, masked, position=1) == base).all()
+    there, other, masked = np.isfinite(base), x.copy(), x.copy()
+    other[0, 3], masked[0, 1] = V.word_id("bad"), V.word_id("book")
+    for original, now in ((other, x), (x, other)):
+        assert np.abs(ask(model, original, now, position=1)[there] - base[there]).max() > 1e-3
+    assert (ask(model, x, masked, position=1) == base).all()  # what stands at the mask does not count
     longer = np.concatenate([x, [[V.unknown, V.unknown]]], axis=1)  # filled up, as `TextMechanism` does
     assert np.isfinite(ask(model, x, longer, position=6)[there]).all()
 
@@ -197,18 +158,14 @@ def test_long_texts_are_read_through_a_window(exported):
     x = np.random.default_rng(1).integers(0, 12, size=(1, 60))
     for position in (0, 5, 30, 59):
         base = ask(model, x, position=position)
-        there = np.isfinite(base)
-        far = x.copy()
+        there, far, near = np.isfinite(base), x.copy(), x.copy()
         far[0, np.abs(np.arange(60) - position) > 18] = 3
-        assert (ask(model, far, position=position) == base).all()
-        near = x.copy()
         near[0, position + 1 if position < 59 else position - 1] += 1
+        assert (ask(model, far, position=position) == base).all()
         assert np.abs(ask(model, near, position=position)[there] - base[there]).max() > 1e-4
     # the window is full: 18 words of the 60, on both sides where there are both
     ids, start, at = model._pair(*(model._columns(x[0], model._pieces(V)) for _ in range(2)), 30)
     assert len(ids) == 3 + 2 * 18 and start == 2 + 18 and ids[at] == model._about["mask"] and at == start + 8
-    y = DpMlm(5.0, model.low, model.high, V).sample(x, rng=streams(1), scores=model.scores(x, V))
-    assert (y >= 0).all()
 
 
 # --- importance
@@ -217,46 +174,44 @@ def test_long_texts_are_read_through_a_window(exported):
 def test_importance_is_the_attention_that_words_get(checkpoint, exported):
     model = AutoModelForMaskedLM.from_pretrained(checkpoint, attn_implementation="eager").eval()
     tokenizer = BertTokenizerFast.from_pretrained(checkpoint)
-    x = np.array([[V.word_id(w) for w in ("the", "plots", "was", "good")] + [NOTHING]])
-    found = MaskedLM(exported).importance(x, V)
+    x = np.append(ids_of("the", "plots", "was", "good"), [[NOTHING]], axis=1)
+    importance = MaskedLM(exported).importance(x, V)
     with torch.no_grad():
         layers = model(**tokenizer("the plots was good", return_tensors="pt"), output_attentions=True).attentions
     mean = torch.stack(layers)[:, 0].mean(dim=(0, 1)).numpy()[1:-1, 1:-1].sum(axis=0)  # "plots" is two pieces
-    expected = np.array([mean[0], mean[1] + mean[2], mean[3], mean[4]])
-    assert np.allclose(found[0, :4], expected / expected.sum(), atol=1e-5) and found[0, 4] == 0
-    assert np.ptp(found[0, :4]) > 0.01
+    expected = np.array([mean[0], mean[1] + mean[2], mean[3], mean[4], 0])
+    np.testing.assert_allclose(importance[0], expected / expected.sum(), atol=1e-5)
+    assert np.ptp(importance[0, :4]) > 0.01
 
 
 def test_importance_of_empty_and_of_long_texts(exported):
-    model = MaskedLM(exported)
     x = np.full((3, 90), NOTHING)
-    x[1, :90] = np.random.default_rng(1).integers(0, 15, size=90)
+    x[1] = np.random.default_rng(1).integers(0, 15, size=90)
     x[2, :2] = 1
-    found = model.importance(x, V)
-    assert (found[0] == 0).all() and found[1:].sum(axis=1) == pytest.approx([1, 1])
-    assert (found[1] > 0).all() and ((found > 0) == (x != NOTHING)).all()
+    importance = MaskedLM(exported).importance(x, V)
+    assert importance.sum(axis=1) == pytest.approx([0, 1, 1]) and ((importance > 0) == (x != NOTHING)).all()
 
 
 # --- what a mechanism reads
 
 
 def test_private_arguments_are_what_the_mechanism_reads(exported):
-    x = texts(3, 4)
-    dp_mlm = TextMechanism(DpMlm(1.0, 0.0, 1.0, V), tokens=4)
-    assert set(private_arguments(dp_mlm, ["", "", ""], x, exported)) == {"scores"}
-    with pytest.raises(ValueError, match="dp-mlm: needs a masked language model"):
-        private_arguments(dp_mlm, ["", "", ""], x, None)
-    with pytest.raises(ValueError, match="2 texts, but word ids of 3"):
-        private_arguments(dp_mlm, ["", ""], x, exported)
+    x, dp_mlm = texts(3, 4), TextMechanism(DpMlm(1.0, 0.0, 1.0, V), tokens=4)
 
-    def of(name: str, *reads: str) -> SimpleNamespace:
-        word = SimpleNamespace(name=name, reads=reads)
-        return SimpleNamespace(word=word, name=name, vocabulary=V, slices=(slice(0, 4),), sides=1)
+    def of(*reads: str) -> SimpleNamespace:
+        word = SimpleNamespace(name="other", reads=reads)
+        return SimpleNamespace(word=word, name="other", vocabulary=V, slices=(slice(0, 4),), sides=1)
 
-    assert private_arguments(of("plain"), [""] * 3, x, None) == {}
-    assert private_arguments(of("other", "importance"), [""] * 3, x, exported)["importance"].shape == (3, 4)
-    with pytest.raises(ValueError, match="odd: reads diary"):
-        private_arguments(of("odd", "diary"), [""] * 3, x, exported)
+    assert set(private_arguments(dp_mlm, [""] * 3, x, exported)) == {"scores"}
+    assert private_arguments(of(), [""] * 3, x, None) == {}
+    assert private_arguments(of("importance"), [""] * 3, x, exported)["importance"].shape == (3, 4)
+    for text, rows, folder, words in (
+        (dp_mlm, 3, None, "dp-mlm: needs a masked language model"),
+        (dp_mlm, 2, exported, "2 texts, but word ids of 3"),
+        (of("diary"), 3, exported, "other: reads diary"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            private_arguments(text, [""] * rows, x, folder)
 
 
 # --- training
@@ -314,14 +269,13 @@ def test_what_does_not_fit_is_refused(checkpoint, tmp_path, texts, change, words
 @pytest.mark.slow
 def test_a_bare_encoder_becomes_a_folder_for_clients_once(tmp_path, monkeypatch, lines):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    bare = tiny_bert(tmp_path / "bare")
-    text = TextMechanism(RandomSubstitution(V), tokens=20)
-    made = [
-        masked_lm_folder(bare, PUBLIC, seed=1, sanitizer=each, steps=4, max_length=40) for each in (None, text, text)
-    ]
-    assert made[1] == made[2] != made[0] and sum("exporting" in line for line in lines) == 2
-    assert (made[1] / "checkpoint" / "model.safetensors").is_file()
-    assert MaskedLM(made[0]).identity != MaskedLM(made[1]).identity
+    bare, text = tiny_bert(tmp_path / "bare"), TextMechanism(RandomSubstitution(V), tokens=20)
+    plain, noisy, again = (
+        masked_lm_folder(bare, PUBLIC, seed=1, sanitizer=by, steps=4, max_length=40) for by in (None, text, text)
+    )
+    assert noisy == again != plain and sum("exporting" in line for line in lines) == 2
+    assert (noisy / "checkpoint" / "model.safetensors").is_file()
+    assert MaskedLM(plain).identity != MaskedLM(noisy).identity
     with pytest.raises(UserError, match="dp-mlm reads scores"):
         masked_lm_folder(bare, PUBLIC, seed=1, sanitizer=TextMechanism(DpMlm(1.0, 0.0, 1.0, V)))
 

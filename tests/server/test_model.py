@@ -46,18 +46,11 @@ def test_the_exported_encoder_is_the_checkpoint(bert, tmp_path) -> None:
     """Single texts and pairs of unlike lengths, by the client's code and by torch."""
     export_encoder(bert, tmp_path, pooling="cls", max_length=16)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["encoder.json", "model.onnx", "tokenizer.json"]
-    assert json.loads((tmp_path / "encoder.json").read_text()) == {
-        "dim": 32,
-        "max_length": 16,
-        "pooling": "cls",
-        "precision": "fp32",
-    }
-    encoder = Encoder(tmp_path)
-    pipeline = pipeline_of(bert, pooling="cls", max_length=16)
-    np.testing.assert_allclose(encoder.encode(TEXTS[:3]), pipeline.embed(TEXTS[:3]), atol=1e-5)
-    np.testing.assert_allclose(encoder.encode(TEXTS[3:]), pipeline.embed(TEXTS[3:]), atol=1e-5)
-    long = ["good " * 40]
-    np.testing.assert_allclose(encoder.encode(long), pipeline.embed(long), atol=1e-5)
+    about = {"dim": 32, "max_length": 16, "pooling": "cls", "precision": "fp32"}
+    assert json.loads((tmp_path / "encoder.json").read_text()) == about
+    encoder, pipeline = Encoder(tmp_path), pipeline_of(bert, pooling="cls", max_length=16)
+    for texts in (TEXTS[:3], TEXTS[3:], ["good " * 40]):
+        np.testing.assert_allclose(encoder.encode(texts), pipeline.embed(texts), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -101,18 +94,22 @@ def test_the_pipeline_agrees_with_its_maps(bert) -> None:
     np.testing.assert_allclose(logits, maps.logits(maps.project(pipeline.embed(TEXTS[:3]))), atol=1e-5)
 
 
-def test_a_card_says_what_users_pay_and_under_which_condition() -> None:
-    row = "| All that one user releases in {}, trusting nobody | {} |"
-    card = model_card({"name": "a", "ladder": user(6.0), "test_ladder": user(200.0)})
-    assert row.format("training", "ε = 6") in card and row.format("inference", "ε = 200") in card
-    noise = user(3.0, worst_case="inf", delta=1e-5)
-    assert row.format("training", "ε = 3 at δ = 1e-05") in model_card({"ladder": noise})
-    unknown = user(None, assumption="unknown how many; say it")
-    assert row.format("training", "unknown how many") in model_card({"ladder": unknown})
-    bare = row.format("training", "none: something leaves without protection")
-    assert bare in model_card({"ladder": user(math.inf)}) and "All that one user" not in model_card({})
-    said = "ε = 6, between data that agree in label, declared public (else ε = ∞)"
-    assert row.format("training", said) in model_card({"ladder": user(6.0, public=["label"])})
+@pytest.mark.parametrize(
+    ("rungs", "price"),
+    [
+        (user(6.0), "ε = 6"),
+        (user(3.0, worst_case="inf", delta=1e-5), "ε = 3 at δ = 1e-05"),
+        (user(None, assumption="unknown how many; say it"), "unknown how many"),
+        (user(math.inf), "none: something leaves without protection"),
+        (user(6.0, public=["label"]), "ε = 6, between data that agree in label, declared public (else ε = ∞)"),
+    ],
+)
+def test_a_card_says_what_users_pay_and_under_which_condition(rungs, price) -> None:
+    row = f"| All that one user releases in {{}}, trusting nobody | {price} |"
+    for key, part in (("ladder", "training"), ("test_ladder", "inference")):
+        card = model_card({"name": "a", key: rungs})
+        assert row.format(part) in card and card.count("All that one user") == 1
+    assert "All that one user" not in model_card({})
 
 
 def test_fine_tuning_gives_a_better_checkpoint_that_exports(bert, tmp_path, lines) -> None:
@@ -148,29 +145,15 @@ def test_the_published_procedure_runs_only_where_it_is_acknowledged(bert) -> Non
 
 
 def test_the_published_procedure_learns_through_the_noise(bert) -> None:
-    texts, labels = reviews(400, seed=1)
     test, truth = reviews(200, seed=2)
-    mechanism = Purkayastha(4, 20.0)
-    accuracies = []
+    mechanism, accuracies = Purkayastha(4, 20.0), []
 
     def measure(_done: int, pipeline: Pipeline) -> None:
         maps = pipeline.maps()
         noisy = sanitize_public(mechanism, maps.project(pipeline.embed(test)), seed=5, stage="test")
         accuracies.append(float(np.mean(maps.predict(noisy) == truth)))
 
-    pipeline = train_paper(
-        bert,
-        texts,
-        labels,
-        mechanism=mechanism,
-        dim=4,
-        classes=2,
-        epochs=4,
-        encoder_lr=2e-3,
-        maps_lr=1e-2,
-        seed=1,
-        acknowledged=True,
-        after_epoch=measure,
-    )
+    how = {"mechanism": mechanism, "dim": 4, "classes": 2, "epochs": 4, "encoder_lr": 2e-3, "maps_lr": 1e-2, "seed": 1}
+    pipeline = train_paper(bert, *reviews(400, seed=1), acknowledged=True, after_epoch=measure, **how)
     assert not pipeline.training and len(accuracies) == 4
     assert accuracies[-1] > 0.9

@@ -40,6 +40,12 @@ def reply_to(request: Request, n: int = N) -> Reply:
     return honest(request, n, first=0)
 
 
+def checked(reply: Reply, wanted: Request, enrolled: range = ENROLLED) -> tuple[list[int], dict[str, int]]:
+    """The users of the valid rows, and the reasons for the others."""
+    valid, dropped = validate(reply, wanted, enrolled=enrolled)
+    return valid.users.tolist(), dropped
+
+
 def changed(reply: Reply, channel: str, **changes) -> Reply:
     releases = tuple(replace(r, **changes) if r.channel == channel else r for r in reply.releases)
     return Reply(reply.users, reply.records, releases)
@@ -80,8 +86,7 @@ ANOTHER = Guarantee(epsilon=1.0, metric="angular", diameter=np.pi, protects="seq
 )
 def test_a_fault_of_the_message_drops_all_its_rows(channel, change, reason) -> None:
     wanted = request_of()
-    valid, dropped = validate(changed(reply_to(wanted), channel, **change), wanted, enrolled=ENROLLED)
-    assert len(valid) == 0 and dropped == {reason: N}
+    assert checked(changed(reply_to(wanted), channel, **change), wanted) == ([], {reason: N})
 
 
 @pytest.mark.parametrize(
@@ -122,35 +127,30 @@ def test_rounding_to_the_grid_alone_never_drops_a_row(dim) -> None:
 
 def test_channels_and_users_that_were_not_asked_for_are_dropped() -> None:
     wanted = request_of(part=(1, 2))
-    valid, dropped = validate(reply_to(wanted), wanted, enrolled=ENROLLED)
-    assert valid.users.tolist() == [1, 3, 5] and dropped == {"user of another part": 3}
+    assert checked(reply_to(wanted), wanted) == ([1, 3, 5], {"user of another part": 3})
     reply = replace(reply_to(wanted, 2), users=np.array([1, 3]))
-    less = replace(reply, releases=reply.releases[:1])
-    assert validate(less, wanted, enrolled=ENROLLED)[1] == {"channels": 2}
+    assert checked(replace(reply, releases=reply.releases[:1]), wanted) == ([], {"channels": 2})
     for negative in (replace(reply, users=reply.users - 2), replace(reply, records=np.array([-1, 0]))):
-        assert validate(negative, wanted, enrolled=ENROLLED)[1] == {"user or record below 0": 1}
+        assert checked(negative, wanted)[1] == {"user or record below 0": 1}
 
 
 @pytest.mark.parametrize(("enrolled", "known"), [(range(3, 5), [3]), (range(3, 6), [3, 5]), (range(2**62), [0, 3, 5])])
 def test_releases_of_users_whom_nobody_enrolled_are_dropped(enrolled, known) -> None:
     wanted = request_of()
     reply = replace(reply_to(wanted, 4), users=np.array([0, 3, 5, 2**62]))
-    valid, dropped = validate(reply, wanted, enrolled=enrolled)
-    assert valid.users.tolist() == known and dropped == {"unknown user": 4 - len(known)}
+    assert checked(reply, wanted, enrolled) == (known, {"unknown user": 4 - len(known)})
 
 
 def test_an_empty_reply_is_no_fault_and_nonsense_never_raises() -> None:
-    valid, dropped = validate(reply_to(request_of(), 0), request_of(), enrolled=ENROLLED)
-    assert len(valid) == 0 and not dropped
+    assert checked(reply_to(request_of(), 0), request_of()) == ([], {})
     for reply in (None, SimpleNamespace(users=None, records=None, releases=[1])):
-        valid, dropped = validate(reply, request_of(), enrolled=ENROLLED)
-        assert len(valid) == 0 and dropped == {"unreadable": 1}
+        assert checked(reply, request_of()) == ([], {"unreadable": 1})
 
 
 class Grid:
     """Nodes with prepared answers."""
 
-    def __init__(self, answers: list) -> None:
+    def __init__(self, *answers: SimpleNamespace | None) -> None:
         self.answers = answers
         self.sent: list = []
 
@@ -170,15 +170,8 @@ def test_every_node_is_asked_and_gives_one_answer_whatever_it_sends(monkeypatch)
     # a Flower message can only be made inside a run
     monkeypatch.setattr(app, "Message", lambda **fields: SimpleNamespace(**fields))
     wanted = request_of()
-    grid = Grid(
-        [
-            answer(reply_to_record(reply_to(wanted))),
-            answer(error=Error(106, "KeyError: 'HIV'")),
-            answer(RecordDict({})),
-            answer(object()),
-            None,
-        ]
-    )
+    sound, failed = answer(reply_to_record(reply_to(wanted))), answer(error=Error(106, "KeyError: 'HIV'"))
+    grid = Grid(sound, failed, answer(RecordDict({})), answer(object()), None)
     reply, *reasons = ask(grid, wanted, timeout=1.0)
     assert reasons == ["code 106", "unreadable reply", "unreadable reply", "no answer"] and len(reply) == N
     assert [m.dst_node_id for m in grid.sent] == [1, 2, 3, 4, 5]

@@ -72,7 +72,7 @@ class _Attacked:
             mechanism, limit = question.mechanism, moved(question.mechanism, share, question.clip)
             notes = [liars := f"{100 * share:g} % liars"]
             notes += [] if limit is None else [f"theorem: moved by at most {limit:.3g}"]
-            notes += [test.told for test in getattr(model, "tests", ()) if test.alarm]
+            notes += [test.finding for test in getattr(model, "tests", ()) if test.alarm]
             n, success = len(errors), float(errors.mean())
             yield Result(
                 attack=name,

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from mechanisms.vocabulary import NOTHING, Vocabulary
-from server.accelerator import device, memory_said
+from server.accelerator import device, one_line_memory_error
 from server.checkpoint import positions
 from server.masked_lm import inputs_of, layout, load, logits_at
 
@@ -46,7 +46,7 @@ class MaskAttack:
     def __init__(self, checkpoint: str | Path, vocabulary: Vocabulary) -> None:
         self._model, tokenizer = load(checkpoint)
         where = device()
-        with memory_said():
+        with one_line_memory_error():
             self._model.to(where)  # for good: this object alone has the model, and reads a few words at a time
         self._about = layout(self._model, tokenizer)
         special = set(self._about["special"])
@@ -103,6 +103,6 @@ class MaskAttack:
     def _logits(self, masked: list[tuple[list[int], int]]) -> FloatArray:
         inputs, starts = inputs_of(self._about, [(None, ids) for ids, _ in masked])
         columns = torch.tensor([start + at for start, (_, at) in zip(starts, masked, strict=True)])
-        with memory_said(), torch.no_grad():
+        with one_line_memory_error(), torch.no_grad():
             logits = logits_at(self._model, inputs, torch.arange(len(masked)), columns)
             return logits[:, self._columns].double().cpu().numpy()

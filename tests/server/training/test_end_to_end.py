@@ -16,90 +16,59 @@ from server.training.end_to_end import head_on_text, initial, train_on_text, tra
 from simulations.errors import UserError
 from simulations.experiment import Experiment, from_table
 from tests.support.studies import trained
-from tests.support.tiny_models import bert, reviews, tiny_bert
-
-
-def rates(steps: int, **how) -> list[float]:
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
-    schedule, found = warmed(optimizer, steps, **how), []
-    for _ in range(steps):
-        found.append(optimizer.param_groups[0]["lr"] / 2)
-        optimizer.step()
-        schedule.step()
-    return found
-
-
-@pytest.mark.parametrize("steps", [1, 40])
-def test_a_tenth_rises_and_the_rest_falls_where_nobody_says_otherwise(steps: int) -> None:
-    rise = max(1, steps // 10)
-    want = [(i + 1) / rise if i < rise else (steps - i) / (steps - rise) for i in range(steps)]
-    assert rates(steps) == pytest.approx(want)
-
-
-def test_shares_and_schedules() -> None:
-    assert rates(8, warm_up=0.5, schedule="constant") == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 1])
-    assert rates(4, warm_up=0.0, schedule="constant") == [1.0] * 4
-    assert rates(4, warm_up=0.0) == pytest.approx([1, 0.75, 0.5, 0.25])
-    for how in ({"schedule": "cosine"}, {"warm_up": 1.0}):
-        with pytest.raises(ValueError, match="training: no schedule"):
-            rates(4, **how)
-
-
-@pytest.mark.parametrize("train", [train_on_text, train_paper])
-def test_every_key_reaches_the_training(train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an experiment says is what the optimizer and its schedule are made with."""
-    keys = from_table(
-        {
-            "name": "x",
-            "training": {"lr": 1e-4, "schedule": "constant", "warm-up": 0.5, "weight-decay": 0.25},
-            "arm": [
-                {"name": "a", "protocol": "public-only", "embedding": {"mechanism": "identity"}, "reference": True}
-            ],
-        }
-    ).training.descent
-    assert keys == {"encoder_lr": 1e-4, "schedule": "constant", "warm_up": 0.5, "weight_decay": 0.25}
-    seen = {}
-
-    def warmed(optimizer, steps, **how):
-        seen.update(how)
-        return Still(optimizer, seen)
-
-    monkeypatch.setattr("server.training.loop.warmed", warmed)
-    texts, labels = reviews(4, 0)
-    given = {"mechanism": Identity("embedding", 4), "acknowledged": True} if train is train_paper else {}
-    train(tiny_bert(tmp_path / "bert"), texts, labels, classes=2, dim=4, epochs=1, seed=1, **given, **keys)
-    assert seen == keys
-
-
-class Still:
-    """A schedule that changes nothing, and notes what the optimizer of the encoder has."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer, seen: dict) -> None:
-        encoder = optimizer.param_groups[1]
-        seen |= {"encoder_lr": encoder["lr"], "weight_decay": encoder["weight_decay"]}
-
-    def step(self) -> None:
-        pass
-
+from tests.support.tiny_models import bert, reviews
 
 __all__ = ["bert"]  # a fixture
 
 
+@pytest.mark.parametrize(
+    ("how", "rates"),
+    [
+        ({}, [0.25, 0.5, 0.75, 1, *np.arange(36, 0, -1) / 36]),  # of 40: a tenth rises, and the rest falls
+        ({"warm_up": 0.0}, [1, 0.75, 0.5, 0.25]),
+        ({"warm_up": 0.5, "schedule": "constant"}, [0.25, 0.5, 0.75, 1, 1, 1, 1, 1]),
+        ({"warm_up": 0.0, "schedule": "constant"}, [1] * 4),
+        ({}, [1]),
+        ({"schedule": "cosine"}, None),
+        ({"warm_up": 1.0}, None),
+    ],
+)
+def test_rates(how: dict, rates: list[float] | None) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    if rates is None:
+        with pytest.raises(ValueError, match="training: no schedule"):
+            warmed(optimizer, 4, **how)
+        return
+    schedule, seen = warmed(optimizer, len(rates), **how), []
+    for _ in rates:
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert seen == pytest.approx(rates)
+
+
 def study(**training: object) -> Experiment:
-    return from_table(
-        {
-            "name": "x",
-            "training": {"protocol": "sanitized-text", "train-encoder": True} | training,
-            "policy": {"text": 1000.0, "label": 2.0},
-            "arm": [
-                {
-                    "name": "a",
-                    "text": {"mechanism": "santext", "epsilon": 2.0, "tokens": 6},
-                    "label": {"mechanism": "randomized-response", "epsilon": 2.0},
-                }
-            ],
-        }
-    )
+    label = {"mechanism": "randomized-response", "epsilon": 2.0}
+    arm = {"name": "a", "text": {"mechanism": "santext", "epsilon": 2.0, "tokens": 6}, "label": label}
+    training = {"protocol": "sanitized-text", "train-encoder": True} | training
+    return from_table({"name": "x", "training": training, "policy": {"text": 1000.0, "label": 2.0}, "arm": [arm]})
+
+
+def test_every_key_reaches_the_training(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an experiment says is what the optimizer and its schedule are made with."""
+    keys = study(**{"lr": 1e-4, "schedule": "constant", "warm-up": 0.5, "weight-decay": 0.25}).training.descent
+    assert keys == {"encoder_lr": 1e-4, "schedule": "constant", "warm_up": 0.5, "weight_decay": 0.25}
+    seen = {}
+
+    def noted(optimizer: torch.optim.Optimizer, steps: int, **how: object):
+        encoder = optimizer.param_groups[1]
+        seen.update(how, encoder_lr=encoder["lr"], weight_decay=encoder["weight_decay"])
+        return warmed(optimizer, steps)
+
+    monkeypatch.setattr("server.training.loop.warmed", noted)
+    given = {"mechanism": Identity("embedding", 4), "acknowledged": True}
+    train_paper(bert, *reviews(4, 0), classes=2, dim=4, epochs=1, seed=1, **given, **keys)
+    assert seen == keys
 
 
 def test_what_a_study_says_is_what_is_trained(bert: Path) -> None:

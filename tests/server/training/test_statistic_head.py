@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from mechanisms.identity import Identity
@@ -70,14 +71,17 @@ def test_codes_are_a_regular_simplex(classes: int) -> None:
 
 
 @pytest.mark.parametrize(("classes", "dim"), [(2, 40), (4, DIM)])
-def test_what_users_release_and_what_labels_say_are_the_same_moments(classes: int, dim: int) -> None:
+@pytest.mark.parametrize("make", [simplex_codes, shared_codes])
+def test_what_users_release_and_what_labels_say_are_the_same_moments(make, classes: int, dim: int) -> None:
+    """By codes that tell where users are, too."""
     features, labels = world(500, classes, dim=dim)
-    codes = simplex_codes(classes)
-    released, known = users_of(features, labels, codes), of_labels(features, labels, codes)
-    np.testing.assert_allclose(released.cross, known.cross, atol=1e-7)
-    np.testing.assert_allclose(released.constant, known.constant, atol=1e-7)
-    soft = of_labels(features, np.eye(classes)[labels], codes)
-    np.testing.assert_allclose(soft.cross, known.cross, atol=1e-12)
+    released, codes = users_of(features, labels, make(classes)), simplex_codes(classes)
+    for known in (of_labels(features, labels, codes), of_labels(features, np.eye(classes)[labels], codes)):
+        np.testing.assert_allclose(released.cross, known.cross, atol=1e-7)
+        np.testing.assert_allclose(released.constant, known.constant, atol=1e-7)
+    assert (released.mean is None) == (make is simplex_codes)
+    if make is shared_codes:
+        np.testing.assert_allclose(released.mean, features.mean(axis=0), atol=1e-7)
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -126,34 +130,14 @@ def test_labels_of_another_kind_weigh_less_than_users() -> None:
 def test_noise_in_a_mean_is_noise_in_what_it_says(codes: np.ndarray, dim: int) -> None:
     """A change of one coordinate of the mean by 1 changes one entry of the evidence, by the root of its noise for 1."""
     size = codes.shape[1] * (dim + 1)
-    evidence = [of_users(mean, 1.0, users=100, codes=codes) for mean in np.eye(size)]
-    apart = len(codes) - 1
-    for at, row in enumerate(evidence):
-        code, feature = divmod(at, dim + 1)
-        cross, constant = np.zeros((apart, dim)), np.zeros(apart)
-        where = np.zeros(dim)
-        if code == apart and feature < dim:
-            where[feature] = row.mean_noise**0.5
-        elif code < apart and feature < dim:
-            cross[code, feature] = row.noise**0.5
-        elif code < apart:
-            constant[code] = row.constant_noise**0.5
-        np.testing.assert_allclose(row.cross, cross, rtol=1e-12)
-        np.testing.assert_allclose(row.constant, constant, rtol=1e-12)
-        assert (row.mean is None) == (codes.shape[1] == apart)
-        np.testing.assert_allclose(where if row.mean is None else row.mean, where, rtol=1e-12)
-
-
-@pytest.mark.parametrize(("classes", "dim"), [(2, 40), (4, DIM)])
-def test_shared_codes_say_the_same_and_where_users_are(classes: int, dim: int) -> None:
-    features, labels = world(500, classes, dim=dim)
-    codes = shared_codes(classes)
-    assert codes.shape == (classes, classes)
-    np.testing.assert_allclose(np.linalg.norm(codes, axis=1), 1.0, atol=1e-6)
-    released, known = users_of(features, labels, codes), of_labels(features, labels, simplex_codes(classes))
-    np.testing.assert_allclose(released.cross, known.cross, atol=1e-7)
-    np.testing.assert_allclose(released.constant, known.constant, atol=1e-7)
-    np.testing.assert_allclose(released.mean, features.mean(axis=0), atol=1e-7)
+    for at, change in enumerate(np.eye(size)):
+        users = of_users(change, 1.0, users=100, codes=codes)
+        table = np.zeros((len(codes), dim + 1))
+        table[divmod(at, dim + 1)] = 1.0
+        np.testing.assert_allclose(users.cross, table[:-1, :dim] * users.noise**0.5, rtol=1e-12)
+        np.testing.assert_allclose(users.constant, table[:-1, dim] * users.constant_noise**0.5, rtol=1e-12)
+        if users.mean is not None:
+            np.testing.assert_allclose(users.mean, table[-1, :dim] * users.mean_noise**0.5, rtol=1e-12)
 
 
 @pytest.mark.parametrize(("mechanism", "labelled"), [(None, True), (PrivUnit(2 * (DIM + 1), 3.0), False)])
@@ -177,8 +161,6 @@ def test_public_text_of_another_domain_moves_no_threshold(mechanism: PrivUnit | 
 def test_the_noise_of_a_mean_is_what_is_stated(epsilon: float) -> None:
     """2,000 coordinates of means of users at one point: their variance by chi square, at a false-alarm rate of 1e-6; it
     rejects 2/3 and 3/2 of it."""
-    from scipy import stats
-
     mechanism, users, times = PrivUnit(20, epsilon), 50, 100
     point = np.zeros((users * times, 20))
     point[:, 0] = 1.0
@@ -189,10 +171,8 @@ def test_the_noise_of_a_mean_is_what_is_stated(epsilon: float) -> None:
     squares = ((drawn - point[:1]) ** 2).mean(axis=1) * 20
     stated = 20 * mean_noise(mechanism, users=users)
 
-    def accepted(variance: float) -> bool:
-        return bool(stats.ttest_1samp(squares, variance).pvalue > 1e-6)
-
-    assert accepted(stated) and not accepted(stated * 2 / 3) and not accepted(stated * 3 / 2)
+    accepted = [stats.ttest_1samp(squares, stated * factor).pvalue > 1e-6 for factor in (1, 2 / 3, 3 / 2)]
+    assert accepted == [True, False, False]
     assert mean_noise(Identity("statistic", 9), users=5) == 0.0
     assert mean_noise(PrivUnit(9, 0.0), users=5) == np.inf
 
@@ -301,16 +281,6 @@ def frames(embeddings):
     basis = np.linalg.svd(centred, full_matrices=False)[2].T
     unit = [centred @ basis[:, :d] for d in (6, 24)]
     return [x / np.linalg.norm(x, axis=1, keepdims=True) for x in unit]
-
-
-def test_users_who_contradict_the_names_are_believed():
-    embeddings, labels, names = named_world(800)
-    likely = name_probabilities(names[[1, 2, 3, 0]], embeddings)  # each name is that of another class
-    few, many = frames(embeddings)
-    codes = simplex_codes(CLASSES)
-    weight, bias = head_with_names(many, likely, codes, users(few, labels, 1e-9))
-    assert weight.shape == (24, CLASSES)
-    assert ((many @ weight + bias).argmax(axis=1) == labels).mean() > 0.9
 
 
 @pytest.mark.parametrize(("off", "noise"), [(0.6, 3e-1), (0.6, 3e-4), (2.0, 3e-4)])
