@@ -16,8 +16,8 @@ from server.text_batches import epoch, warmed
 
 log = logging.getLogger(__name__)
 
-#: Batches between two lines of progress, and batches before the first estimate of the remaining time.
-REPORT, FIRST = 50, 5
+#: Least batches between two lines of progress, most lines, and batches before the first estimate of the remaining time.
+REPORT, LINES, FIRST = 50, 20, 5
 
 
 def train(
@@ -64,7 +64,7 @@ def train(
         optimizer.step()
         schedule.step()
         losses.append(float(value.detach()))
-        if done in (FIRST, total) or len(losses) == REPORT:
+        if done in (FIRST, total) or len(losses) == max(REPORT, total // LINES):
             left = _duration((time.monotonic() - start) / done * (total - done))
             log.info(f"{name}, batch {done} of {total}: loss {sum(losses) / len(losses):.3f}, {left} left")
             losses = []
