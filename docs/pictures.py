@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from sottovoce.explore.service import explorer, serving  # noqa: E402
+from sottovoce.explore.world import builtin_world  # noqa: E402
 from sottovoce.report.write import report  # noqa: E402
 from tests.support.browser import CHROMIUM, Browser, chromium  # noqa: E402
 
@@ -40,22 +41,23 @@ def keep(browser: Browser, name: str, height: int) -> None:
 
 def explore() -> None:
     """Draw the explore page after a point on a sphere has left."""
-    with explorer() as page, tempfile.TemporaryDirectory() as profile, serving(page) as address:
-        page.loading.world()
-        with chromium(Path(profile)) as browser:
-            browser.theme("light")
-            browser.width(1280)
-            browser.open(address)
-            browser.wait("performance.getEntriesByName('ready').length > 0")
-            for place, value in (("sentence", SENTENCE), ("s-dim", 1), ("s-epsilon", 4)):
-                browser.evaluate(_SET.replace("PLACE", json.dumps(place)).replace("VALUE", json.dumps(value)))
-            browser.wait("document.querySelector('#out svg')?.getAttribute('aria-label').startsWith('A sphere')")
-            figures = "performance.getEntriesByName('whole').length > 0 && !document.querySelector('[aria-busy]')"
-            browser.wait(figures)
-            browser.evaluate("document.getElementById('send').click()")
-            browser.wait("document.body.innerText.includes('Sent: ')")
-            browser.wait(figures)
-            keep(browser, "explore", 1060)
+    with (
+        explorer(builtin_world()) as page,
+        tempfile.TemporaryDirectory() as profile,
+        serving(page) as (address, _),
+        chromium(Path(profile)) as browser,
+    ):
+        browser.theme("light")
+        browser.width(1280)
+        browser.open(address)
+        browser.wait("performance.getEntriesByName('ready').length > 0")
+        for place, value in (("sentence", SENTENCE), ("s-dim", 1), ("s-epsilon", 4)):
+            browser.evaluate(_SET.replace("PLACE", json.dumps(place)).replace("VALUE", json.dumps(value)))
+        browser.wait("document.querySelector('#out svg')?.getAttribute('aria-label').startsWith('A sphere')")
+        browser.wait("!document.querySelector('[aria-busy]')")
+        browser.evaluate("document.getElementById('send').click()")
+        browser.wait("document.body.innerText.includes('Sent: ')")
+        keep(browser, "explore", 1060)
 
 
 def reports(runs: list[str]) -> None:

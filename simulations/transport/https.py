@@ -158,10 +158,11 @@ def _require_valid(path: Path) -> None:
 
 
 @contextmanager
-def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """Yield a socket that listens there; connections wait in it until a service takes them.
+def serving(service: uvicorn.Server, host: str, port: int) -> Iterator[tuple[str, threading.Thread]]:
+    """Run the service in its own thread for the duration of the block, and yield its HOST:PORT and the thread.
 
     Args:
+        service: Service.
         host: Host name or address.
         port: Port; 0 picks a free one.
 
@@ -178,22 +179,11 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         # asyncio sets it only for sockets created with proto=IPPROTO_TCP, unlike these. Without it the body of an
         # answer waits for 40 ms.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        yield listener
-
-
-@contextmanager
-def in_thread(service: uvicorn.Server, listener: socket.socket) -> Iterator[threading.Thread]:
-    """Run the service in its own thread for the duration of the block."""
-    thread = threading.Thread(target=service.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    try:
-        yield thread
-    finally:
-        service.should_exit = True
-        thread.join(_STARTING_SECONDS)
-
-
-def address(listener: socket.socket) -> str:
-    """Return HOST:PORT of a socket."""
-    host, port = listener.getsockname()[:2]
-    return f"{f'[{host}]' if ':' in host else host}:{port}"
+        thread = threading.Thread(target=service.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        name, number = listener.getsockname()[:2]
+        try:
+            yield f"{f'[{name}]' if ':' in name else name}:{number}", thread
+        finally:
+            service.should_exit = True
+            thread.join(_STARTING_SECONDS)

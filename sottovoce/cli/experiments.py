@@ -193,4 +193,5 @@ def explore(
     """Serve a local page: type a sentence, see what leaves a device."""
     from sottovoce.explore import service
 
+    show_progress()
     service.run(run=run, port=port, say=lambda line: print(line, flush=True))

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -31,7 +32,7 @@ from server.predict import Predictor
 from simulations.artifacts.model_folder import read_about
 from simulations.errors import Terminated, UserError
 from simulations.experiment import embedding_mechanism, load, slug
-from simulations.transport import https as https_service
+from simulations.transport import https
 from sottovoce.deployment.devices.bundle import chosen
 from sottovoce.deployment.keys import ids_of, read_key
 
@@ -83,7 +84,7 @@ def application(model: Predictor) -> Starlette:
 
     async def ask(request: Request) -> Response:
         try:
-            body = await https_service.read_body(request, limit=model.largest, seconds=_BODY_SECONDS)
+            body = await https.read_body(request, limit=model.largest, seconds=_BODY_SECONDS)
             return JSONResponse(await asyncio.to_thread(model.answer, body))
         except ValueError:
             return JSONResponse(REFUSED, 400, {"Connection": "close"})  # an endless body is not read
@@ -95,8 +96,10 @@ def application(model: Predictor) -> Starlette:
 
 
 @contextmanager
-def serving(model: Predictor, *, certificate: Path, key: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Serve in a thread for the duration of a context, and return the address, https://HOST:PORT.
+def serving(
+    model: Predictor, *, certificate: Path, key: Path, host: str = "127.0.0.1", port: int = 0
+) -> Iterator[tuple[str, threading.Thread]]:
+    """Serve in a thread for the duration of a context, and return the address, https://HOST:PORT, and the thread.
 
     Args:
         model: Model.
@@ -108,45 +111,28 @@ def serving(model: Predictor, *, certificate: Path, key: Path, host: str = "127.
     Raises:
         UserError: A file or the port cannot be used.
     """
-    service = _server(model, certificate, key)
-    with https_service.listening(host, port) as listener, https_service.in_thread(service, listener):
-        yield f"https://{https_service.address(listener)}"
+    service = https.make_server(application(model), certificate=certificate, key=key, connections=_CONNECTIONS)
+    with https.serving(service, host, port) as (address, thread):
+        yield f"https://{address}", thread
 
 
-def run(
-    place: Path,
-    *,
-    certificate: Path,
-    key: Path,
-    port: int,
-    host: str = "127.0.0.1",
-    seal_keys: Sequence[Path] = (),
-) -> None:
+def run(place: Path, *, seal_keys: Sequence[Path] = (), **where: Any) -> None:
     """Serve the model of a run until a signal stops it (SIGINT, SIGTERM).
 
-    It prints its address once it listens.
+    It logs its address once it listens.
 
     Args:
         place: As in `predictor`.
-        certificate: Certificate (PEM).
-        key: Its key (PEM).
-        port: Port to listen on.
-        host: Address to listen on.
         seal_keys: Files of the private keys that devices seal to. Without a key, devices send their releases in clear
             within TLS, and sealed ones are refused.
+        **where: Further arguments of `serving`.
 
     Raises:
         UserError: A file or the port cannot be used.
     """
     model = predictor(place, private_keys=tuple(map(read_key, seal_keys)))
-    with https_service.listening(host, port) as listener:
-        server = _server(model, certificate, key)
-        ids = ids_of(model.private_keys)
-        form = f"releases sealed to {ids}" if ids else "releases in clear within TLS"
-        log.info(f"{place}: answers {form} at https://{https_service.address(listener)}, {', '.join(model.classes)}")
-        with suppress(KeyboardInterrupt, Terminated):  # the normal end
-            server.run(sockets=[listener])
-
-
-def _server(model: Predictor, certificate: Path, key: Path) -> uvicorn.Server:
-    return https_service.make_server(application(model), certificate=certificate, key=key, connections=_CONNECTIONS)
+    ids = ids_of(model.private_keys)
+    form = f"releases sealed to {ids}" if ids else "releases in clear within TLS"
+    with serving(model, **where) as (address, thread), suppress(KeyboardInterrupt, Terminated):  # the normal end
+        log.info(f"{place}: answers {form} at {address}, {', '.join(model.classes)}")
+        thread.join()

@@ -87,7 +87,7 @@ def run(
         ):
             number = superlinks.start_run(superlink, root_certificates, superlinks.app_bundle())
             grid = superlinks.acquire_grid(superlink, root_certificates, secret, run_id=number)
-            log.info(f"run {number} on the SuperLink; the training server is served at {host}:{at}")
+            log.info(f"run {number} on the SuperLink; the training server is served at {at}")
             try:
                 while thread.is_alive():
                     news.clear()
@@ -95,7 +95,7 @@ def run(
                         news.wait(_LOOK)
             finally:
                 superlinks.finish(grid)
-            raise UserError(f"{host}:{at}: the service has ended")
+            raise UserError(f"{at}: the service has ended")
     except StoreError as error:
         raise UserError(str(error)) from error
     except (KeyboardInterrupt, Terminated):

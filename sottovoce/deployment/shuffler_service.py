@@ -31,7 +31,7 @@ from mechanisms.messages.sealed import OVERHEAD
 from mechanisms.messages.wire import MAX_REQUEST_BYTES, record_from_bytes
 from simulations.shuffler.rounds import Rounds, read_request
 from simulations.shuffler.store import OPEN, Conflict, StoreError
-from simulations.transport import https as https_service
+from simulations.transport import https
 
 #: Name in the certificate of the only client.
 TRAINING_SERVER = "training-server"
@@ -64,7 +64,7 @@ def application(rounds: Rounds, on_opened: Callable[[], object]) -> Starlette:
 
     async def open_stage(request: Request) -> Response:
         try:
-            body = await https_service.read_body(request, limit=_LARGEST, seconds=_BODY_SECONDS)
+            body = await https.read_body(request, limit=_LARGEST, seconds=_BODY_SECONDS)
             width = _number(int, request, "row-bytes", OVERHEAD + 1, _WIDEST)
             seconds = _number(float, request, "timeout", 0.001, _LONGEST)
             terms = await run_in_threadpool(lambda: read_request(record_from_bytes(body)))
@@ -123,7 +123,7 @@ class _OneClient:
         await (self.app if access else _NOT_SERVED)(scope, receive, send)
 
 
-class _Named(https_service.Patient):
+class _Named(https.Patient):
     """HTTP protocol whose requests know the name in the peer's certificate, which TLS has verified."""
 
     def connection_made(self, transport: Any) -> None:
@@ -143,8 +143,8 @@ def serving(
     on_opened: Callable[[], object],
     host: str = "127.0.0.1",
     port: int = 0,
-) -> Iterator[tuple[int, threading.Thread]]:
-    """Serve in a thread for the duration of a context, and return the port and the thread.
+) -> Iterator[tuple[str, threading.Thread]]:
+    """Serve in a thread for the duration of a context, and return HOST:PORT and the thread.
 
     Args:
         rounds: Rounds of the shuffler.
@@ -158,7 +158,7 @@ def serving(
     Raises:
         UserError: The port or a file cannot be used.
     """
-    service = https_service.make_server(
+    service = https.make_server(
         application(rounds, on_opened),
         certificate=certificate,
         key=key,
@@ -166,8 +166,8 @@ def serving(
         root_certificates=root_certificates,
         protocol=_Named,
     )
-    with https_service.listening(host, port) as listener, https_service.in_thread(service, listener) as thread:
-        yield listener.getsockname()[1], thread
+    with https.serving(service, host, port) as at:
+        yield at
 
 
 def _number(kind: Callable[[str], N], request: Request, header: str, low: float, high: float) -> N:

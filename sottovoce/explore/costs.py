@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,13 +13,12 @@ from mechanisms.accounting.ladder import ladder_of
 from mechanisms.channels import Domain, domain_of
 from mechanisms.guarantee import EXPOSURES, condition
 from mechanisms.mechanism import Mechanism
-from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism
 from simulations.analysis.budget import described
 from simulations.output.numbers import epsilon as shown
 from sottovoce.explore.inference import limit
 from sottovoce.explore.settings import Settings
-from sottovoce.explore.world import POOL
+from sottovoce.explore.world import POOL, World
 
 #: Inputs that the worst case compares, by channel; TIMES is the ratio of probabilities.
 _WHATEVER = {
@@ -30,52 +30,35 @@ _WHATEVER = {
 }
 
 
-def price(
-    settings: Settings, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return the fast part of one answer's cost: {"mechanisms", "worst_case", "words"}.
+def cost(settings: Settings, world: World, declared: Mapping[str, str]) -> dict[str, Any]:
+    """Return {"worst_case", "local", "words"} of one answer.
 
-    It trusts nobody. `loss` computes the slow part, from the distribution of the loss. worst_case is the theorems' ε.
-    words has all of it as sentences.
+    worst_case is the theorems' ε, which trusts nobody. local is the least proved ε at δ, by the distribution of the
+    loss. words has all of it as sentences, with the bound of two sentences that are alike, and of a guess which class,
+    or which of POOL sentences, it was.
 
     Args:
         settings: Settings of the page.
-        classes: Number of classes.
-        vocabulary: Vocabulary of texts, if it is loaded.
+        world: Public data.
         declared: Exposures declared public, with their reasons.
 
     Raises:
         ValueError: A setting is invalid.
     """
-    mechanisms = settings.mechanisms(classes, vocabulary)
-    worst = math.fsum(m.guarantee.worst_case(declared=declared) for m in mechanisms)
-    return {
-        "mechanisms": [named(m) for m in mechanisms],
-        "worst_case": worst,
-        "words": [_worst(settings, mechanisms[0], worst)],
-    }
-
-
-def loss(
-    settings: Settings, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return {"worst_case", "local", "metric", "words"} of one answer, by the distribution of its loss.
-
-    local is the least proved ε at δ, trusting nobody. metric is the bound of two sentences. words has all of it as
-    sentences, with the bound of a guess which class, or which of POOL sentences, it was. The arguments are those of
-    `price`.
-    """
-    mechanisms = settings.mechanisms(classes, vocabulary)
+    mechanisms = world.mechanisms(settings)
     public = {name: reason for name, reason in declared.items() if name in mechanisms[0].guarantee.exposes}
     rungs = ladder_of(mechanisms, users=None, delta=settings.delta, public=public)  # without a shuffler
     record = next(rung for rung in rungs if rung.name == "record")
     assert record.worst_case is not None and record.epsilon is not None
-    return {
-        "worst_case": record.worst_case,
-        "local": record.epsilon,
-        "metric": record.statement + _condition(mechanisms[0]),
-        "words": _words(settings, mechanisms, record.worst_case, record.epsilon, classes),
-    }
+    lines = [_worst(settings, mechanisms[0], record.worst_case)]
+    if math.isfinite(record.epsilon):
+        lines += _words(settings, mechanisms, record.worst_case, record.epsilon, len(world.classes))
+    if "d_" in record.statement:
+        alike = re.sub(r"d_\w+", "d", record.statement) + _condition(mechanisms[0])
+        lines.append(
+            f"For two sentences that are alike it is less: ε is at most {alike}, where d is how far apart they are."
+        )
+    return {"worst_case": record.worst_case, "local": record.epsilon, "words": lines}
 
 
 def named(mechanism: Any) -> str:
@@ -111,8 +94,6 @@ def _condition(mechanism: Mechanism) -> str:
 
 def _words(settings: Settings, made: list[Mechanism], worst: float, local: float, classes: int) -> list[str]:
     """Return the lines below that of the worst case."""
-    if math.isinf(local):
-        return []
     lines, mechanism = [], made[0]
     if shown(local) != shown(worst):
         lines.append(

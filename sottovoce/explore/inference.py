@@ -5,7 +5,6 @@ All results come from releases and public data. The truth serves only to score a
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -28,9 +27,9 @@ from mechanisms.projection import statistic_vectors
 from mechanisms.streams import SecureStreams
 from mechanisms.words.text import TextMechanism
 from sottovoce.adversary.estimators import allowed
-from sottovoce.adversary.estimators.channel import Channel
+from sottovoce.adversary.estimators.channel import Channel, Table
 from sottovoce.adversary.estimators.likelihood import log_likelihood, log_likelihood_of_means
-from sottovoce.adversary.estimators.tokens import bound, randomized, unigram
+from sottovoce.adversary.estimators.tokens import bound, unigram
 from sottovoce.explore.world import POOL, World
 
 FloatArray = NDArray[np.float64]
@@ -38,8 +37,6 @@ IntArray = NDArray[np.int64]
 
 #: Lines of a displayed list.
 SHOWN = 8
-#: Largest vocabulary for which the bound of a guess uses all distances.
-_TABLE = 4000
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +46,12 @@ class Truth:
     Args:
         text: The sentence.
         label: Its label.
-        embedding: Its embedding (1, m); None if it is not needed.
+        embedding: Its embedding (1, m).
     """
 
     text: str
     label: int
-    embedding: NDArray[np.float32] | None
+    embedding: NDArray[np.float32]
 
 
 def limit(mechanism: Any, frequencies: FloatArray, *, beside: float = 0.0) -> float:
@@ -88,7 +85,6 @@ def candidates(world: World, question: MappedQuestion, truth: Truth) -> FloatArr
     Returns:
         (POOL, m') for an embedding; (K·POOL, D) for a user vector, sentence by sentence with each label.
     """
-    assert truth.embedding is not None and world.embeddings is not None
     points = question.projection.apply(np.concatenate([truth.embedding, world.embeddings[: POOL - 1]]))
     if not isinstance(question, VectorQuestion):
         return points
@@ -143,7 +139,6 @@ def of_vector(world: World, question: MappedQuestion, payload: NDArray[Any], tru
 
 def _class(world: World, question: EmbeddingQuestion, z: FloatArray) -> dict[str, Any]:
     """Return a guess of the class, from public sentences of known ones."""
-    assert world.embeddings is not None
     mechanism, count = question.mechanism, len(world.classes)
     weights = shares(log_likelihood(mechanism, z, question.projection.apply(world.embeddings)))[0]
     prior = np.bincount(world.labels, minlength=count) / len(world.labels)
@@ -187,36 +182,13 @@ def _values(
 # --- words
 
 
-@lru_cache(maxsize=4)
-def _columns(text: TextMechanism, released: tuple[int, ...]) -> FloatArray:
-    """Return log Pr[y | x] of all inputs x for a few outputs y, (V + 1, c), without a table of all words.
-
-    It goes through every pair of words, because a word's probability is its weight among all words.
-    """
-    columns = np.array(released, np.int64)
-    result = np.full((len(text.vocabulary) + 1, len(columns)), -np.inf)
-    for x, y, table in Channel(text).blocks(np.arange(len(result))):
-        at = np.searchsorted(y, columns).clip(max=len(y) - 1)
-        rows = np.flatnonzero(y[at] == columns)
-        result[np.ix_(x, rows)] = table[:, at[rows]]
-    return result
-
-
 @lru_cache(maxsize=8)
 def word_limit(text: TextMechanism) -> float:
-    """Return the bound on right guesses of a word from one released word.
-
-    For a large vocabulary it uses the worst case alone, which needs no distances.
-    """
-    prior = unigram(text.vocabulary)
-    if len(text.vocabulary) <= _TABLE:
-        return bound(text, prior)
-    word = text.word.guarantee
-    worst = word.worst_case()
-    return 1.0 if worst == math.inf else min(1.0, randomized(prior, worst) + word.numeric_delta)
+    """Return the bound on right guesses of a word from one released word, by the distances of all pairs of words."""
+    return bound(text, unigram(text.vocabulary))
 
 
-def estimated(text: TextMechanism, words: int | None = None) -> int | None:
+def draws_behind(text: TextMechanism, words: int | None = None) -> int | None:
     """Return the draws of each word behind an estimated distribution; None if the distribution is exact.
 
     Args:
@@ -244,24 +216,27 @@ def alternatives(text: TextMechanism, word_ids: list[int]) -> dict[int, list[dic
     return result
 
 
-def of_words(text: TextMechanism, released: IntArray) -> list[list[dict[str, Any]]]:
-    """Return the likeliest originals of each released word, by public frequencies.
+def of_words(text: TextMechanism, released: IntArray) -> dict[str, Any]:
+    """Return the likeliest originals of each released word, by public frequencies and by every pair of words.
 
     Args:
         text: Text mechanism.
         released: Numbers of the released words.
     """
-    words, distinct = text.vocabulary.words, sorted(set(released.tolist()))
+    words, frequencies = text.vocabulary.words, unigram(text.vocabulary)
+    table = Table.of(Channel(text), np.arange(len(text.vocabulary)), released)
     with np.errstate(divide="ignore"):
-        prior = np.log(unigram(text.vocabulary))
-    posterior_rows = {}
-    for y, column in zip(distinct, _columns(text, tuple(distinct)).T, strict=True):
-        posterior = shares((column + prior)[None])[0]
-        order = np.argsort(-posterior[:-1], kind="stable")[:3]
-        posterior_rows[y] = [
-            {"word": words[i], "share": float(posterior[i]), "prior": float(np.exp(prior[i]))} for i in order
-        ]
-    return [posterior_rows[y] for y in released.tolist()]
+        posterior = shares(table.logs[:-1, :-2].T.astype(np.float64) + np.log(frequencies))
+    order = np.argsort(-posterior[:, :-1], axis=1, kind="stable")[:, :3]
+    rows = {
+        int(y): [{"word": words[i], "share": float(row[i])} for i in best]
+        for y, row, best in zip(table.outputs, posterior, order, strict=True)
+    }
+    return {
+        "guesses": [rows[y] for y in released.tolist()],
+        "draws": draws_behind(text),
+        "limit": word_limit(text),
+    }
 
 
 # --- simulated releases
@@ -283,7 +258,6 @@ class _Record:
 
     def embeddings(self, rows: IntArray, projection: Projection) -> NDArray[np.float32]:
         """Return its embedding for each row."""
-        assert self.truth.embedding is not None
         return np.repeat(self.truth.embedding, len(rows), axis=0)
 
 
@@ -303,7 +277,6 @@ def others(question: Question, truth: Truth, count: int, *, stage: str) -> NDArr
 
 def own_point(question: MappedQuestion, truth: Truth) -> FloatArray:
     """Return the true unit vector, which stays on the device."""
-    assert truth.embedding is not None
     point = question.projection.apply(truth.embedding)
     if isinstance(question, VectorQuestion):
         point = statistic_vectors(point, np.array([truth.label]), question.codes)

@@ -2,7 +2,7 @@
 
     GET  /TOKEN/            the page; its modules and style beside it
     GET  /TOKEN/api/state   possible choices
-    POST /TOKEN/api/NAME    a question as JSON, its answer as JSON: price, loss, send, guesses, ledger
+    POST /TOKEN/api/NAME    a question as JSON, its answer as JSON: cost, send, ledger
 
 A client without the token gets 404 for every request. A host other than a loopback name gets 403, so that a page
 elsewhere cannot point its own name here and read the answers (DNS rebinding). An invalid question gets 400 and one
@@ -16,9 +16,9 @@ import hmac
 import json
 import secrets
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from client.models.clean_text import clean_text
 from client.store.ledger import LedgerError
 from simulations.errors import Terminated, UserError
-from simulations.experiment import load
 from simulations.output.jsonable import json_ready
-from simulations.transport import https as listeners
-from simulations.transport.https import read_body
+from simulations.transport import https
 from sottovoce.explore.device import Device
-from sottovoce.explore.explorer import CHARACTERS, Explorer, Loading
+from sottovoce.explore.explorer import CHARACTERS, Explorer
 from sottovoce.explore.settings import Settings
 from sottovoce.explore.world import World, builtin_world, run_world
 
@@ -65,9 +63,7 @@ def application(explorer: Explorer, token: str) -> ASGIApp:
         token: Token of the address.
     """
     answers: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-        "price": lambda q: explorer.price(_settings(q), _text(q), _label(q)),
-        "loss": lambda q: explorer.loss(_settings(q), _text(q)),
-        "guesses": lambda q: explorer.guesses(_settings(q), _numbers(q)),
+        "cost": lambda q: explorer.cost(_settings(q), _text(q), _label(q)),
         "send": lambda q: explorer.send(_settings(q), _text(q), _label(q), _integer(q, "round", 1, 1000)),
         "ledger": lambda q: explorer.device.statement(),
     }
@@ -80,7 +76,7 @@ def application(explorer: Explorer, token: str) -> ASGIApp:
         if answer is None:
             return Response(status_code=404)
         try:
-            question = json.loads(await read_body(request, limit=_BODY, seconds=_BODY_SECONDS))
+            question = json.loads(await https.read_body(request, limit=_BODY, seconds=_BODY_SECONDS))
             if not isinstance(question, dict):
                 raise UserError("the question must be a table")
             return _answer(await asyncio.to_thread(answer, question))
@@ -181,13 +177,6 @@ def _label(question: Mapping[str, Any]) -> int:
     return _integer(question, "label", 0, 10_000, least=0)
 
 
-def _numbers(question: Mapping[str, Any]) -> list[int]:
-    values = question.get("released")
-    if not isinstance(values, list) or not 1 <= len(values) <= 64 or not all(type(value) is int for value in values):
-        raise UserError("released: must be a list of 1 to 64 whole numbers")
-    return values
-
-
 def _integer(question: Mapping[str, Any], name: str, otherwise: int, most: int, *, least: int = 1) -> int:
     value = question.get(name, otherwise)
     if type(value) is not int or not least <= value <= most:
@@ -202,73 +191,52 @@ _CONNECTIONS = 32
 
 
 @contextmanager
-def explorer(*, run: Path | None = None, make: Callable[[], World] | None = None) -> Iterator[Explorer]:
-    """Yield the page's contents; public data load in the background.
-
-    Its device has a temporary ledger.
+def explorer(world: World) -> Iterator[Explorer]:
+    """Yield the page's contents; its device has a temporary ledger.
 
     Args:
-        run: Folder of a finished run, whose data and encoder are shown.
-        make: Function that returns other data than `run`'s.
-
-    Raises:
-        UserError: The folder holds no run. The message is one line.
+        world: Public data of the page.
     """
     with tempfile.TemporaryDirectory(prefix="sottovoce-explore-", ignore_cleanup_errors=True) as folder:
-        yield Explorer(Device(Path(folder) / "device"), Loading(make or _world(run)))
-
-
-def _world(run: Path | None) -> Callable[[], World]:
-    if run is None:
-        return builtin_world
-    load(str(run / "experiment.toml"), [])  # reports its errors before the page is there
-    return partial(run_world, run)
+        yield Explorer(Device(Path(folder) / "device"), world)
 
 
 @contextmanager
-def serving(shown: Explorer, *, port: int = 0, token: str | None = None) -> Iterator[str]:
-    """Serve the page in a thread for the duration of a context, and return its address.
+def serving(shown: Explorer, *, port: int = 0) -> Iterator[tuple[str, threading.Thread]]:
+    """Serve the page in a thread for the duration of a context, and return its address and the thread.
 
     Args:
         shown: Contents of the page.
         port: Port to listen on; 0 for a free one.
-        token: Token of the address; None for a random one.
 
     Raises:
         UserError: The port cannot be used.
     """
-    token = token or secrets.token_urlsafe(24)
-    with listeners.listening("127.0.0.1", port) as listener:
-        server = _server(shown, token)
-        with listeners.in_thread(server, listener):
-            yield f"http://{listeners.address(listener)}/{token}/"
+    token = secrets.token_urlsafe(24)
+    config = uvicorn.Config(
+        application(shown, token),
+        http="h11",
+        limit_concurrency=_CONNECTIONS,
+        timeout_graceful_shutdown=1,
+        **https.SETTINGS,
+    )
+    with https.serving(uvicorn.Server(config), "127.0.0.1", port) as (address, thread):
+        yield f"http://{address}/{token}/", thread
 
 
 def run(*, run: Path | None = None, port: int = 0, say: Callable[[str], None]) -> None:
     """Serve the page until a signal stops it (SIGINT, SIGTERM).
 
     Args:
-        run: As in `explorer`.
+        run: Folder of a finished run, whose data and encoder are shown; None for the built-in reviews.
         port: Port to listen on; 0 for a free one.
         say: Function that receives the address once the server listens.
 
     Raises:
-        UserError: `explorer` raises it, or the port cannot be used. The message is one line.
+        UserError: The folder holds no run, or the port cannot be used. The message is one line.
     """
-    token = secrets.token_urlsafe(24)
-    with explorer(run=run) as page, listeners.listening("127.0.0.1", port) as listener:
-        say(f"http://{listeners.address(listener)}/{token}/")
+    world = builtin_world() if run is None else run_world(run)
+    with explorer(world) as page, serving(page, port=port) as (address, thread):
+        say(address)
         with suppress(KeyboardInterrupt, Terminated):  # the normal end
-            _server(page, token).run(sockets=[listener])
-
-
-def _server(shown: Explorer, token: str) -> uvicorn.Server:
-    return uvicorn.Server(
-        uvicorn.Config(
-            application(shown, token),
-            http="h11",
-            limit_concurrency=_CONNECTIONS,
-            timeout_graceful_shutdown=1,
-            **listeners.SETTINGS,
-        )
-    )
+            thread.join()

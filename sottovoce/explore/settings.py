@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 from mechanisms.catalogue import CATALOGUE, build
 from mechanisms.channels import Domain, domain_of
-from mechanisms.facts import usual
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.questions import QUESTIONS
 from mechanisms.vocabulary import Vocabulary
@@ -20,44 +19,24 @@ from simulations.errors import UserError
 CHANNELS = ("embedding", "text", "statistic", "label")
 
 
-@dataclass(frozen=True)
-class Range:
-    """Slider of a parameter beside ε. It starts at the parameter's default.
-
-    Args:
-        label: Description of the parameter.
-        least: Least value; a parameter of whole numbers has whole bounds.
-        most: Largest value.
-        step: Step.
-    """
-
-    label: str
-    least: float
-    most: float
-    step: float
-
-
-@dataclass(frozen=True)
-class Slider:
-    """Sliders of a mechanism.
+class Slider(NamedTuple):
+    """Mechanism on the page, with the slider of its ε.
 
     Args:
         label: Name and a few words for people who choose a mechanism.
         usual: First ε.
         least: Least ε.
         most: Largest ε.
-        more: Sliders of parameters beside ε and dim, by parameter.
+        more: Parameters with sliders beside ε and dim.
     """
 
     label: str
     usual: float
     least: float
     most: float
-    more: Mapping[str, Range] = field(default_factory=dict)
+    more: tuple[str, ...] = ()
 
 
-_K = {"k": Range("Words to choose from, K", 2, 200, 1)}
-#: Sliders of each mechanism on the page.
 SLIDERS = {
     "purkayastha": Slider("Purkayastha: turns it on a sphere", 6.0, 0.0, 20.0),
     "planar-laplace": Slider("planar Laplace: shifts it", 12.0, 0.0, 40.0),
@@ -65,18 +44,9 @@ SLIDERS = {
     "privunit": Slider("PrivUnit: a cap around it", 4.0, 0.0, 16.0),
     "randomized-response": Slider("randomized response", 2.0, 0.0, 8.0),
     "santext": Slider("SanText: near words more often", 12.0, 0.0, 24.0),
-    "santext+": Slider(
-        "SanText+: frequent words may stay",
-        12.0,
-        0.0,
-        24.0,
-        {
-            "w": Range("Share of words that count as sensitive, w", 0.05, 1.0, 0.05),
-            "p": Range("Chance that another word is exchanged too, p", 0.05, 1.0, 0.05),
-        },
-    ),
-    "custext": Slider("CusText: one of K words", 4.0, 0.0, 12.0, _K),
-    "custext+": Slider("CusText+: stop words stay", 4.0, 0.0, 12.0, _K),
+    "santext+": Slider("SanText+: frequent words may stay", 12.0, 0.0, 24.0, ("w", "p")),
+    "custext": Slider("CusText: one of K words", 4.0, 0.0, 12.0, ("k",)),
+    "custext+": Slider("CusText+: stop words stay", 4.0, 0.0, 12.0, ("k",)),
     "madlib": Slider("MADLIB: noise on the word's vector", 12.0, 0.5, 24.0),
     "tem": Slider("TEM: near words, far ones alike", 12.0, 0.5, 24.0),
     "mahalanobis": Slider("Mahalanobis: noise by the words' shape", 12.0, 0.5, 24.0),
@@ -89,6 +59,9 @@ RANGES: dict[str, tuple[float, float]] = {
     "label_epsilon": (0.0, 20.0),
     "dim": (2, 64),
     "delta": (1e-15, 0.1),
+    "k": (2, 200),
+    "w": (0.05, 1.0),
+    "p": (0.05, 1.0),
 }
 #: Most tokens that are read of a text. Its length stays as it is, so that one can follow the words.
 TOKENS = 16
@@ -105,7 +78,9 @@ class Settings:
         label_epsilon: ε of a label beside an embedding or a text, by randomized response; None without a label.
         dim: m' of an embedding; number of features of a user vector.
         delta: δ of every ε that has one.
-        more: Values of the mechanism's sliders beside ε and dim, in their order.
+        k: Words from which CusText chooses.
+        w: Share of words that SanText+ counts as sensitive.
+        p: Probability with which SanText+ exchanges another word.
     """
 
     channel: str = "embedding"
@@ -114,7 +89,9 @@ class Settings:
     label_epsilon: float | None = None
     dim: int = 16
     delta: float = 1e-6
-    more: tuple[tuple[str, float], ...] = ()
+    k: int = 20
+    w: float = 0.9
+    p: float = 0.3
 
     @classmethod
     def of(cls, values: Any) -> Settings:
@@ -125,35 +102,21 @@ class Settings:
         """
         if not isinstance(values, Mapping):
             raise UserError("settings: must be a table")
-        extra_names = {name for slider in SLIDERS.values() for name in slider.more}
-        keys = [f.name for f in fields(cls) if f.name != "more"] + sorted(extra_names)
+        keys = [field.name for field in fields(cls)]
         if extra_keys := [str(key) for key in values if key not in keys]:
             raise UserError(f"settings: unknown key {extra_keys[0][:40]!r}; known: {', '.join(keys)}")
         items = dict(values)
         channel = items.get("channel", cls.channel)
         if not isinstance(channel, str) or channel not in MECHANISMS:
             raise UserError(f"settings: channel must be one of {', '.join(MECHANISMS)}")
-        mechanism = items.setdefault("mechanism", MECHANISMS[channel][0])
-        if mechanism not in MECHANISMS[channel]:
+        if items.setdefault("mechanism", MECHANISMS[channel][0]) not in MECHANISMS[channel]:
             raise UserError(f"settings: mechanism must be one of {', '.join(MECHANISMS[channel])}")
         for name in RANGES:
             if name in items and not (name == "label_epsilon" and items[name] is None):
                 items[name] = _number(name, items[name], *RANGES[name])
-        sliders = SLIDERS[mechanism].more
-        items["more"] = tuple(
-            (name, _number(name, items.get(name, start(mechanism, name)), slider.least, slider.most))
-            for name, slider in sliders.items()
-        )
-        items = {name: value for name, value in items.items() if name not in extra_names}
         if QUESTIONS[channel].reads_labels:  # these hold the label themselves
             items["label_epsilon"] = None
         return cls(**items)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the settings in the form that `of` reads."""
-        values = asdict(self)
-        del values["more"]
-        return values | dict(self.more)
 
     def size(self, classes: int) -> int | None:
         """Return the number of released coordinates; None for other channels.
@@ -164,48 +127,26 @@ class Settings:
             return (classes - 1) * (self.dim + 1)
         return self.dim if domain_of(self) is Domain.SPHERE else None
 
-    def mechanisms(self, classes: int, vocabulary: Vocabulary | None) -> list[Mechanism]:
+    def mechanisms(self, classes: int, vocabulary: Vocabulary) -> list[Mechanism]:
         """Return the mechanisms, the label's last, by the functions of the command line.
 
         Args:
             classes: Number of classes.
-            vocabulary: Vocabulary of texts, if it is loaded.
+            vocabulary: Vocabulary of texts.
 
         Raises:
-            UserError: The words are not loaded yet. The message is one line.
             ValueError: A parameter is out of its range. The message is one line.
         """
+        more = {name: getattr(self, name) for name in SLIDERS[self.mechanism].more}
         if domain_of(self) is Domain.TEXT:
-            if vocabulary is None:
-                raise UserError("the words are not loaded yet; wait a moment")
             spec = {"mechanism": self.mechanism, "epsilon": self.epsilon, "tokens": TOKENS, "length": "kept"}
-            first: Any = build(spec | dict(self.more), channel="text", vocabulary=vocabulary)
+            first: Any = build(spec | more, channel="text", vocabulary=vocabulary)
         else:
             text = f"{self.mechanism}:epsilon={self.epsilon!r}"
-            mechanism: Any = mechanism_of(text, classes=classes, delta=self.delta, dim=self.size(classes))
-            first = replace(mechanism, **dict(self.more))
+            first = mechanism_of(text, classes=classes, delta=self.delta, dim=self.size(classes))
         if self.label_epsilon is None:
             return [first]
         return [first, mechanism_of(f"randomized-response:epsilon={self.label_epsilon!r}", classes=classes)]
-
-
-def start(mechanism: str, parameter: str) -> Any:
-    """Return the first value of a slider beside ε and dim: the mechanism's default, or its declared value."""
-    kind = CATALOGUE[mechanism]
-    return usual(kind).get(parameter, getattr(kind, parameter, None))
-
-
-def slider_of(mechanism: str) -> dict[str, Any]:
-    """Return a mechanism's sliders for the page, JSON-ready."""
-    kind, slider = CATALOGUE[mechanism], SLIDERS[mechanism]
-    return {
-        "label": slider.label,
-        "usual": slider.usual,
-        "least": slider.least,
-        "most": slider.most,
-        "dim": "dim" in usual(kind),
-        "more": {name: asdict(entry) | {"start": start(mechanism, name)} for name, entry in slider.more.items()},
-    }
 
 
 def _number(name: str, value: Any, low: float, high: float) -> float | int:

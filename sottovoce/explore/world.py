@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from client.models import encoder as encoders
 from client.models import vocabulary as vocabularies
 from client.models.tokens import joined
-from mechanisms.mechanism import parameters
-from mechanisms.messages.questions import QUESTIONS, LabelQuestion, Projection, Question, TextQuestion
+from mechanisms.mechanism import Mechanism, parameters
+from mechanisms.messages.questions import QUESTIONS, LabelQuestion, Projection
 from mechanisms.messages.request import Request
 from mechanisms.vocabulary import Vocabulary
 from server.training.principal import pca_maps
@@ -27,15 +27,13 @@ from simulations.corpora.builtin import builtin
 from simulations.corpora.corpus import Corpus
 from simulations.corpora.parts import load_split
 from simulations.experiment import EncoderConfig, load
-from sottovoce.explore.settings import MECHANISMS, Settings
+from sottovoce.explore.settings import Settings
 
 #: Public sentences that the server knows, and those among which it searches for the user's sentence.
 PUBLIC, POOL = 600, 100
 #: Words of the page's vocabulary: those of the public sentences, then the checkpoint's most frequent ones.
 WORDS = 2400
 STAGE = "explore"
-#: Number of classes before public data are loaded.
-CLASSES = 2
 Matrices = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
@@ -48,51 +46,42 @@ class World:
         texts: n sentences, the first POOL of which stand beside the user's sentence.
         labels: Labels (n,) of 0..K-1.
         classes: K names.
-        encoder: Folder of the encoder, if there is one.
-        embeddings: Embeddings (n, m), with an encoder.
-        vocabulary: Vocabulary of texts, if there is one.
+        encoder: Folder of the encoder.
+        embeddings: Embeddings (n, m).
+        vocabulary: Vocabulary of texts.
     """
 
     name: str
     texts: Sequence[str]
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
-    encoder: Path | None
-    embeddings: NDArray[np.float32] | None
-    vocabulary: Vocabulary | None
-
-    @property
-    def channels(self) -> tuple[str, ...]:
-        """Return the channels that can be shown."""
-        support = {LabelQuestion.channel: True, TextQuestion.channel: self.vocabulary is not None}
-        return tuple(channel for channel in MECHANISMS if support.get(channel, self.embeddings is not None))
+    encoder: Path
+    embeddings: NDArray[np.float32]
+    vocabulary: Vocabulary
 
     @cached_property
     def _principal(self) -> Matrices:
-        assert self.embeddings is not None
-        dim = min(64, self.embeddings.shape[1])
-        maps = pca_maps(self.embeddings, dim=dim, classes=2)
+        maps = pca_maps(self.embeddings, dim=min(64, self.embeddings.shape[1]), classes=2)
         return maps.mean, maps.m1
 
-    def maps(self, dim: int) -> Matrices:
-        """Return mean (m,) and M1 (m, m') of a request: the principal components of public text.
+    def _projection(self, dim: int) -> Projection:
+        """Return the maps of a request: the first `dim` principal components of public text.
 
         Raises:
-            ValueError: The encoder has fewer coordinates than `dim`.
+            ValueError: The encoder has fewer coordinates.
         """
         mean, m1 = self._principal
         if dim > m1.shape[1]:
             raise ValueError(f"dim: the encoder has {m1.shape[1]} coordinates, and no more can be asked for; got {dim}")
-        return mean, np.ascontiguousarray(m1[:, :dim])
-
-    def _projection(self, dim: int) -> Projection:
-        assert self.encoder is not None
-        return Projection(encoders.load(self.encoder).identity, *self.maps(dim))
+        return Projection(encoders.load(self.encoder).identity, mean, np.ascontiguousarray(m1[:, :dim]))
 
     def embed(self, text: str) -> NDArray[np.float32]:
         """Return one sentence's embedding (1, m)."""
-        assert self.encoder is not None
         return _embedding(self.encoder, text)
+
+    def mechanisms(self, settings: Settings) -> list[Mechanism]:
+        """Return the mechanisms of the settings, the label's last."""
+        return settings.mechanisms(len(self.classes), self.vocabulary)
 
     def request(self, settings: Settings) -> Request:
         """Return a server's request to a device.
@@ -103,23 +92,18 @@ class World:
         Raises:
             ValueError: There is no such request. The message is one line.
         """
-        first, *label_mechanisms = settings.mechanisms(len(self.classes), self.vocabulary)
+        first, *label_mechanisms = self.mechanisms(settings)
         parts: dict[str, Callable[[], Any]] = {
             "classes": lambda: len(self.classes),
             "vocabulary": lambda: self.vocabulary,
             "codes": lambda: simplex_codes(len(self.classes)),
             "projection": lambda: self._projection(settings.dim),
         }
-        kind: Any = kind_of(settings)
+        kind: Any = QUESTIONS[settings.channel]
         arguments = {part.name: parts[part.name]() for part in fields(kind) if part.name in parts}
         labels = [LabelQuestion(parameters(label), classes=len(self.classes)) for label in label_mechanisms]
         questions = (kind(parameters(first), **arguments), *labels)
         return Request(arm="", stage=STAGE, split="train", minimum_users=0, questions=questions)
-
-
-def kind_of(settings: Settings) -> type[Question]:
-    """Return the class of questions that the settings are of."""
-    return QUESTIONS[settings.channel]
 
 
 @lru_cache(maxsize=4)

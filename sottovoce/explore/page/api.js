@@ -22,11 +22,9 @@ export class Latest {
     Object.assign(this, { name, take, fail, version, late, running: null, next: null });
   }
 
-  // Answers when nothing of this kind is on its way any more.
-  ask(question, since = performance.now()) {
-    this.next = { question, since, of: this.version() };
+  ask(question) {
+    this.next = { question, of: this.version() };
     this.running ??= this.run().finally(() => { this.running = null; });
-    return this.running;
   }
 
   async run() {

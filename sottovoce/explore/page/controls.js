@@ -12,6 +12,12 @@ const WHAT = {
   label: "Only your label, exchanged at random for another with a known probability.",
 };
 const DIMS = [2, 3, 4, 8, 16, 32, 64];
+// Sliders beside ε: what they are, and their step.
+const MORE = {
+  k: ["Words to choose from, K", 1],
+  w: ["Share of words that count as sensitive, w", 0.05],
+  p: ["Chance that another word is exchanged too, p", 0.05],
+};
 const DELTAS = [1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9];
 
 export class Controls {
@@ -20,9 +26,10 @@ export class Controls {
     this.told = told;
     this.changed = changed;
     this.settings = { ...told.first };
-    this.label = 1;
+    this.label = Math.min(1, told.classes.length - 1);
     this.round = 1;
     at("sentence").addEventListener("input", () => changed());
+    this.labels();
     this.channels();
     this.sliders();
   }
@@ -33,14 +40,11 @@ export class Controls {
     return { settings: this.settings, text: this.text, label: this.label, ...more };
   }
 
-  ready(told) {
-    this.told = told;
-    this.label = Math.min(this.label, told.classes.length - 1);
-    const choice = told.classes.map((name, i) => make("label", {},
+  labels() {
+    const choice = this.told.classes.map((name, i) => make("label", {},
       make("input", { type: "radio", name: "label", value: i, checked: i === this.label,
         onchange: () => { this.label = i; this.changed(); } }), make("span", {}, name)));
     put(at("labels"), make("legend", {}, "What you think of it"), make("div", { class: "choices" }, choice));
-    this.channels();
   }
 
   set(values) {
@@ -51,7 +55,7 @@ export class Controls {
   }
 
   channels() {
-    const choice = this.told.channels.map(name => make("label", {},
+    const choice = Object.keys(this.told.mechanisms).map(name => make("label", {},
       make("input", { type: "radio", name: "channel", value: name, checked: name === this.settings.channel,
         onchange: () => this.choose(name) }), make("span", {}, CHANNELS[name])));
     put(at("channels"), make("legend", {}, "What the server ", term("request, stage", "asks for")),
@@ -67,7 +71,7 @@ export class Controls {
   // A mechanism with its sliders where they begin.
   first(mechanism) {
     const { usual, more } = this.told.sliders[mechanism];
-    return { mechanism, epsilon: usual, ...Object.fromEntries(Object.entries(more).map(([name, r]) => [name, r.start])) };
+    return { mechanism, epsilon: usual, ...Object.fromEntries(more.map(name => [name, this.told.first[name]])) };
   }
 
   sliders() {
@@ -80,11 +84,12 @@ export class Controls {
     }
     parts.push(this.range("epsilon", ["How much may be told: ", term("ε (epsilon)", "ε")], slider.least, slider.most,
       s.channel === "label" ? 0.25 : slider.most < 1 ? 0.01 : 0.5, s.epsilon, v => v, v => String(v)));
-    if (slider.dim) {
+    if (s.channel === "embedding" || s.channel === "statistic") {
       parts.push(this.steps("dim", [s.channel === "statistic" ? "Features" : "Coordinates that leave, m′"], DIMS, v => String(v)));
     }
-    for (const [name, r] of Object.entries(slider.more)) {
-      parts.push(this.range(name, [r.label], r.least, r.most, r.step, s[name] ?? r.start, v => v, r.most === 1 ? v => `${Math.round(100 * v)}%` : String));
+    for (const name of slider.more) {
+      const [label, step] = MORE[name], [least, most] = this.told.ranges[name];
+      parts.push(this.range(name, [label], least, most, step, s[name], v => v, most === 1 ? v => `${Math.round(100 * v)}%` : String));
     }
     if (s.channel === "embedding" || s.channel === "text") {
       const beside = s.label_epsilon !== null;

@@ -27,41 +27,28 @@ function values(title, found) {
     make("p", { class: "soft" }, `A guess is right in ${percent(found.prior)} of cases without your answer, and in at most ${percent(found.limit)} with this alone.`)];
 }
 
-// How the law of a mechanism is known that nobody can write down.
-const assumed = draws => draws === null ? "" : draws ? `, which is estimated from ${count(draws)} draws of each word: an attack, but not the best one`
-  : ", for which, of so many words, the density of its noise stands: an attack, but not the best one";
-
-function words(channel, found) {
+function words(channel) {
+  const found = channel.inferred;
+  if (!channel.words.length) return [make("p", { class: "soft" }, "No word left.")];
   const rows = channel.words.map((word, i) => {
     const guesses = found.guesses[i];
     return make("tr", {}, make("td", {}, word.left), make("td", {}, guesses.map(g => `“${g.word}” ${percent(g.share)}`).join(", ")),
       make("td", {}, guesses[0].word === word.original ? "right" : "wrong"));
   });
   const right = channel.words.filter((word, i) => found.guesses[i][0].word === word.original).length / channel.words.length;
-  return [make("p", {}, `Word by word, the likeliest original by how frequent words are in public, and by the law of the mechanism${assumed(found.draws)}:`),
+  const estimate = found.draws === null ? "" : `, which is estimated from ${count(found.draws)} draws of each word: an attack, but not the best one`;
+  return [make("p", {}, `Word by word, the likeliest original by how frequent words are in public, and by the law of the mechanism${estimate}:`),
     make("div", { class: "facts" }, fact(percent(right), "of the first guesses are right"),
       fact(percent(found.limit), "the theorem's limit for any guess at single words")),
     make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Guesses at your words" }, make("table", {}, make("thead", {}, make("tr", {},
       make("th", { scope: "col" }, "Seen"), make("th", { scope: "col" }, "it guesses"), make("th", { scope: "col" }, "first is"))), make("tbody", {}, rows)))];
 }
 
-// Guesses at words take all pairs of words, and come later: `guess` asks for them.
-export async function guessed(channel, guess) {
-  const place = at("guesses");
-  if (!channel.words.length) {
-    put(place, make("p", { class: "soft" }, "No word left."));
-    return;
-  }
-  put(place, make("p", { class: "soft" }, `The server would look at all ${count(channel.vocabulary)} words for each that it saw, and so does this page${channel.vocabulary > 10000 ? ": a minute or two" : ""} …`));
-  const found = await guess(channel.words.map(word => word.number));
-  if (place.isConnected) put(place, words(channel, found));
-}
-
 export function inferred(sent) {
   const parts = [];
   for (const channel of sent.channels) {
     const found = channel.inferred;
-    if (channel.channel === "text") parts.push(make("div", { id: "guesses", "aria-live": "polite" }));
+    if (channel.channel === "text") parts.push(...words(channel));
     if (found.sentences) parts.push(make("h3", {}, "Which sentence?"), ...sentences(found, channel.channel));
     if (found.label) {
       parts.push(...values(channel.channel === "embedding" ? "Its class, by public sentences of known ones" : "Your label", found.label));

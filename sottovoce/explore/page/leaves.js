@@ -24,24 +24,19 @@ function key(sent, points) {
     sent ? make("li", {}, make("i", { class: "sent" }), "what left") : null);
 }
 
-// Whether all of it is there already.
-export function possible(price, settings) {
-  const points = price.draws;
-  if (settings.channel === "text") {
-    if (price.outputs) alternatives(price.outputs);
-    return Boolean(price.outputs);
-  }
-  if (!points) {
+export function possible(found, settings) {
+  const points = found.draws;
+  if (settings.channel === "text") alternatives(found.outputs);
+  else if (points) {
+    put(at("out"), make("p", {}, make("strong", {}, "Nothing has left yet. "), "Each dot is one way in which it could leave."),
+      make("div", { class: "figure" }, picture(points.points, points.truth, null)), key(false, points.points));
+  } else {
     put(at("out"), make("p", { class: "soft" }, "Nothing has left. ", settings.channel === "label"
       ? "If you send it, one class leaves, perhaps not yours." : "Type a sentence, and see where it might come out."));
-    return true;
   }
-  put(at("out"), make("p", {}, make("strong", {}, "Nothing has left yet. "), "Each dot is one way in which it could leave."),
-    make("div", { class: "figure" }, picture(points.points, points.truth, null)), key(false, points.points));
-  return true;
 }
 
-export function alternatives(found) {
+function alternatives(found) {
   const rows = found.words.map(word => make("tr", {}, make("th", { scope: "row" }, word.word),
     make("td", {}, word.alternatives.slice(0, 5).map(a => `“${a.word}” ${percent(a.probability)}`).join(", "))));
   put(at("out"), make("p", {}, make("strong", {}, "Nothing has left yet. "),

@@ -41,8 +41,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def port(pair: dict[str, Path]) -> Iterator[int]:
     there = Starlette(routes=[Route("/", lambda request: PlainTextResponse("there"))])
     service = https.make_server(there, connections=CONNECTIONS, **pair)
-    with https.listening("127.0.0.1", 0) as listener, https.in_thread(service, listener):
-        yield listener.getsockname()[1]
+    with https.serving(service, "127.0.0.1", 0) as (address, _):
+        yield int(address.rpartition(":")[2])
 
 
 def connected(port: int, address: str, held: ExitStack) -> ssl.SSLSocket:

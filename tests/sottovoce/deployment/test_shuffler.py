@@ -69,7 +69,7 @@ def served(keys: Path, place: Path, nodes: Nodes, *, port: int = 0, origins: boo
             on_opened=opened.set,
             port=port,
         ) as (at, _):
-            yield Service(at, keys, nodes, rounds, opened)
+            yield Service(int(at.rpartition(":")[2]), keys, nodes, rounds, opened)
 
 
 def post(client: httpx.Client, asked: Request | bytes, **headers: str) -> httpx.Response:

@@ -1,9 +1,8 @@
-"""A page about a small world, and a client that asks it as a browser would."""
+"""A page about a small world, and a client that asks as a browser would."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,38 +24,26 @@ TOKEN = "a-token-of-the-tests"
 TEXT = "the film was good and the book was not very bad ."
 
 
-def small_world(place: Path) -> World:
-    """An encoder under `place`, and what is public around it."""
-    texts, labels = reviews(120, seed=3)
-    folder = encoder_folder(place)
-    words = ("good", "bad", "fine", "awful", "film", "book", "the", "a", "was", "and", "not", "very", "plot", ".")
-    vectors = np.random.default_rng(4).normal(size=(len(words), 5)).astype(np.float32)
-    counts = np.arange(1, len(words) + 1)
-    return World(
-        "small",
-        texts,
-        labels.astype(np.int64),
-        ("negative", "positive"),
-        folder,
-        Encoder(folder).encode(texts),
-        Vocabulary(words, vectors, counts=counts),
-    )
-
-
 Ask = Callable[..., Any]
 
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return small_world(tmp_path_factory.mktemp("world"))
+    """An encoder, and what is public around it."""
+    texts, labels = reviews(120, seed=3)
+    folder = encoder_folder(tmp_path_factory.mktemp("world"))
+    words = ("good", "bad", "fine", "awful", "film", "book", "the", "a", "was", "and", "not", "very", "plot", ".")
+    vectors = np.random.default_rng(4).normal(size=(len(words), 5)).astype(np.float32)
+    vocabulary = Vocabulary(words, vectors, counts=np.arange(1, len(words) + 1))
+    names, embeddings = ("negative", "positive"), Encoder(folder).encode(texts)
+    return World("small", texts, labels.astype(np.int64), names, folder, embeddings, vocabulary)
 
 
 @pytest.fixture
 def shown(world: World) -> Iterator[Explorer]:
     """A page with a ledger of its own."""
-    with explorer(make=lambda: world) as opened:
-        opened.loading.world()
-        yield opened
+    with explorer(world) as page:
+        yield page
 
 
 @pytest.fixture
@@ -68,10 +55,10 @@ def client(shown: Explorer) -> TestClient:
 def ask(client: TestClient) -> Ask:
     """ask(NAME, SETTINGS, more keys of the question): the answer; AssertionError where it is an error."""
 
-    def asked(name: str, settings: dict[str, Any] | None = None, **more: Any) -> Any:
+    def answer(name: str, settings: dict[str, Any] | None = None, **more: Any) -> Any:
         question = {"settings": settings or {}, "text": TEXT, "label": 1} | more
-        answer = client.post(f"/{TOKEN}/api/{name}", json=question)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        reply = client.post(f"/{TOKEN}/api/{name}", json=question)
+        assert reply.status_code == 200, reply.text
+        return reply.json()
 
-    return asked
+    return answer

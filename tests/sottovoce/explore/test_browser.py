@@ -21,10 +21,10 @@ SCRIPT = '<script>document.title = "run"</script><img src="x" onerror="document.
 
 @pytest.fixture
 def page(browser: Browser, world: World) -> Iterator[Browser]:
-    """The open page, whose world is loaded."""
+    """The open page."""
     browser.complaints.clear()
     browser.requested.clear()
-    with explorer(make=lambda: world) as shown, serving(shown) as address:
+    with explorer(world) as shown, serving(shown) as (address, _):
         browser.open(address)
         browser.wait("performance.getEntriesByName('ready').length > 0")
         yield browser

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from typing import Any
 
 import httpx
@@ -14,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from sottovoce.cli import main as cli
-from sottovoce.explore.explorer import CHARACTERS, Explorer
+from sottovoce.explore.explorer import CHARACTERS
 from sottovoce.explore.service import explorer, serving
 from sottovoce.explore.settings import Settings
 from sottovoce.explore.world import World
@@ -48,7 +47,7 @@ def test_loopback_hosts_alone_are_answered(client: TestClient) -> None:
 
 def test_another_page_is_not_answered(client: TestClient) -> None:
     own = {"Origin": "http://127.0.0.1:8000", "Sec-Fetch-Site": "same-origin"}
-    assert posted(client, "price", {}, **own).status_code == 200
+    assert posted(client, "cost", {}, **own).status_code == 200
     for other in (
         {"Origin": "http://example.org"},
         {"Origin": "null"},
@@ -56,7 +55,7 @@ def test_another_page_is_not_answered(client: TestClient) -> None:
         {"Origin": "http://127.0.0.1:9000"},
         {"Sec-Fetch-Site": "same-site"},
     ):
-        assert posted(client, "price", {}, **other).status_code == 403
+        assert posted(client, "cost", {}, **other).status_code == 403
 
 
 def test_nothing_but_the_pages_own_files_may_run(client: TestClient) -> None:
@@ -109,7 +108,7 @@ def test_a_mistake_is_one_line(client: TestClient) -> None:
 
 def test_what_is_no_json_is_one_line_too(client: TestClient) -> None:
     for content in (b"", b"{", b"\xff", b"[" * 100_000):
-        assert client.post(f"/{TOKEN}/api/price", content=content).status_code == 400
+        assert client.post(f"/{TOKEN}/api/cost", content=content).status_code == 400
     lone = client.post(f"/{TOKEN}/api/send", content=b'{"text": "\\ud800 film"}')
     assert lone.json()["refused"] is None
 
@@ -117,31 +116,16 @@ def test_what_is_no_json_is_one_line_too(client: TestClient) -> None:
 # --- started by the command
 
 
-def test_the_page_is_served_on_the_loopback_alone(shown: Explorer) -> None:
-    with serving(shown, token="t") as address:
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/t/", address)
-        assert httpx.get(f"{address}api/state").json()["ready"]
-        assert httpx.get(address.replace("/t/", "/")).status_code == 404
-
-
-def test_what_was_charged_for_the_page_is_gone_with_it(world: World) -> None:
-    with explorer(make=lambda: world) as shown:
+def test_the_page_is_served_on_the_loopback_and_its_ledger_goes_with_it(world: World) -> None:
+    with explorer(world) as shown, serving(shown) as (address, _):
+        token = address.split("/")[3]
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", address)
+        assert httpx.get(f"{address}api/state").json()["name"] == "small"
+        assert httpx.get(address.replace(f"/{token}/", "/")).status_code == 404
         shown.send(Settings(), TEXT, 1, 1)
         folder = shown.device.folder
         assert (folder / "ledger.sqlite").exists()
     assert not folder.exists()
-
-
-def test_while_it_loads_the_page_answers_and_what_fails_is_said() -> None:
-    def slow() -> World:
-        time.sleep(0.3)
-        raise ValueError("the encoder\nis gone")
-
-    with explorer(make=slow) as shown:
-        assert not shown.state()["ready"] and shown.price(Settings(), TEXT, 1)["words"]
-        with pytest.raises(ValueError, match="the encoder is gone"):
-            shown.send(Settings(), TEXT, 1, 1)
-        assert shown.state()["failed"] == "the encoder is gone"
 
 
 @pytest.mark.slow
@@ -155,6 +139,7 @@ def test_the_command_answers_within_seconds_and_ends_on_ctrl_c(capsys: pytest.Ca
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None and process.stderr is not None
         address = process.stdout.readline().strip()
+        assert address.startswith("http://127.0.0.1:")
         question = {"text": "I loved the soup.", "label": 1, "settings": {"channel": "text", "epsilon": 2.0}}
         sent = httpx.post(f"{address}api/send", json=question, timeout=60).json()
         assert sent["refused"] is None and sent["channels"][0]["bytes"]
