@@ -44,7 +44,7 @@ def explore() -> None:
     with (
         explorer(builtin_world()) as page,
         tempfile.TemporaryDirectory() as profile,
-        serving(page) as (address, _),
+        serving(page) as address,
         chromium(Path(profile)) as browser,
     ):
         browser.theme("light")

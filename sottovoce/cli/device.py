@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from simulations.errors import UserError
-from simulations.transport.signals import handling
+from simulations.errors import Terminated, UserError
 from sottovoce.cli.options import AsJson, Authority, Data, OneArm, Set, SuperLink, overrides, print_json, show_progress
+from sottovoce.deployment.processes import ending_on_signals
 
 # This file must not import anything that a device lacks: these commands run with `pip install sottovoce` alone. (Making
 # a bundle needs the extra for simulations.)
 
 app = typer.Typer(help="Make, install and run the client of a device.", no_args_is_help=True)
 
-#: Signals that end a serving command.
-_ENDS = (signal.SIGINT, signal.SIGTERM)
 Device = Annotated[Path, typer.Argument(metavar="DEVICE", help="Device folder.")]
 
 
@@ -122,24 +119,11 @@ def serve(
     ],
 ) -> None:
     """Answer requests of a SuperLink until a signal stops the command."""
-    with ends_on_signal():
+    with suppress(KeyboardInterrupt, Terminated), ending_on_signals((signal.SIGINT, signal.SIGTERM)):
         from client.device.serve import serve
 
         show_progress()
         serve(node, superlink=superlink, root_certificates=root_certificates, key=key)
-
-
-@contextmanager
-def ends_on_signal() -> Iterator[None]:
-    """End the context in order on SIGTERM or Ctrl-C; a second signal changes nothing."""
-
-    def end(number: int, frame: Any) -> None:
-        for signal_number in _ENDS:
-            signal.signal(signal_number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    with suppress(KeyboardInterrupt), handling(dict.fromkeys(_ENDS, end)):
-        yield
 
 
 @app.command("install", epilog="Example: sottovoce device install --bundle bundle --device me --publisher sign.pub")

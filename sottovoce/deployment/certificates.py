@@ -11,6 +11,7 @@ import ipaddress
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 
 from cryptography import x509
@@ -19,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from client.device.https import MODEL, SHUFFLER, SUPERLINK, host_and_port, uri_of
-from mechanisms.messages import signature
+from mechanisms.messages import signature as signing
 from mechanisms.messages.sealed import generate_keys
 from simulations.errors import UserError
 from sottovoce.deployment.shuffler_service import TRAINING_SERVER
@@ -96,12 +97,6 @@ def node_keys(folder: Path) -> None:
     )
 
 
-def make_secret(folder: Path) -> None:
-    """Write `secret`, which a SuperLink shares with its task runner, here the shuffler."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_private(folder / "secret", secrets.token_bytes(_SECRET_BYTES))
-
-
 def write_private(path: Path, data: bytes) -> None:
     """Write a new file that only its owner can read, from the start.
 
@@ -126,18 +121,7 @@ def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePub
 
 
 def _usage(**uses: bool) -> x509.KeyUsage:
-    names = (
-        "digital_signature",
-        "content_commitment",
-        "key_encipherment",
-        "data_encipherment",
-        "key_agreement",
-        "key_cert_sign",
-        "crl_sign",
-        "encipher_only",
-        "decipher_only",
-    )
-    return x509.KeyUsage(**({use: False for use in names} | uses))
+    return x509.KeyUsage(**(dict.fromkeys(signature(x509.KeyUsage).parameters, False) | uses))
 
 
 def _name(common: str) -> x509.Name:
@@ -160,21 +144,12 @@ def _write_key(
 # --- keys of all parties
 
 
-AUTHORITY, PUBLISHER, ENROLMENT = "authority", "publisher", "enrolment"
 #: Parties that serve by a certificate.
 SERVERS = (SUPERLINK, SHUFFLER, MODEL)
 #: Parties to whom devices seal, each by its own key.
 SEALED = (TRAINING_SERVER, SHUFFLER, MODEL)
-#: Folder of each party, where one place holds all of them.
-FOLDERS = {
-    AUTHORITY: "ca",
-    SUPERLINK: "superlink",
-    SHUFFLER: "shuffler",
-    MODEL: "predict",
-    TRAINING_SERVER: "server",
-    PUBLISHER: "publisher",
-    ENROLMENT: "enrolment",
-}
+#: Folder of each party with a certificate, where one place holds all of them, beside "ca", "publisher", "enrolment".
+FOLDERS = {SUPERLINK: "superlink", SHUFFLER: "shuffler", MODEL: "predict", TRAINING_SERVER: "server"}
 
 
 def make_keys(folder: Path, *, nodes: int, hosts: Mapping[str, Sequence[str]]) -> None:
@@ -188,16 +163,16 @@ def make_keys(folder: Path, *, nodes: int, hosts: Mapping[str, Sequence[str]]) -
     Raises:
         FileExistsError: There are keys already.
     """
-    make_authority(folder / FOLDERS[AUTHORITY])
-    for party in (*SERVERS, TRAINING_SERVER):
+    make_authority(folder / "ca")
+    for party, place in FOLDERS.items():
         names = (*LOCAL, *hosts.get(party, ()))
-        place = folder / FOLDERS[party]
-        issue(folder / FOLDERS[AUTHORITY], place, party, hosts=names, client=party == TRAINING_SERVER)
-    make_secret(folder / FOLDERS[SUPERLINK])
+        issue(folder / "ca", folder / place, party, hosts=names, client=party == TRAINING_SERVER)
+    # a SuperLink shares it with its task runner, here the shuffler
+    write_private(folder / FOLDERS[SUPERLINK] / "secret", secrets.token_bytes(_SECRET_BYTES))
     for party in SEALED:
         _pair(folder / FOLDERS[party], "seal", generate_keys())
-    for party in (PUBLISHER, ENROLMENT):
-        _pair(folder / FOLDERS[party], "sign", signature.generate_keys())
+    for place in ("publisher", "enrolment"):
+        _pair(folder / place, "sign", signing.generate_keys())
     for i in range(nodes):
         node_keys(folder / "nodes" / str(i))
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import shutil
 import signal
 from collections import Counter
@@ -58,6 +57,7 @@ from sottovoce.deployment.processes import (
     command_of,
     ending_on_signals,
     free_port,
+    shown,
 )
 from sottovoce.deployment.questions import ASKED, SIGNED, sign_question
 from sottovoce.deployment.score import score_arm
@@ -126,7 +126,8 @@ def up(
             ) from error
         finally:
             with handling(dict.fromkeys(ENDS, signal.SIG_IGN)):  # also Ctrl-C: it must be completed
-                parties.stop() if hint is None else parties.leave()
+                if hint is None:
+                    parties.stop()
     return result, hint
 
 
@@ -252,9 +253,8 @@ class _Deployment:
 
     def _start_superlink(self, port: int) -> None:
         place = self.folder / "superlink"
-        process = self.parties.start(
-            "SuperLink", "superlink", superlink.command(place, port=port), {"FLWR_HOME": str(place / "home")}
-        )
+        command = superlink.command(place, port=port)
+        process = self.parties.start("SuperLink", "superlink", command, {"FLWR_HOME": str(place / "home")})
         try:
             superlink.wait_until_up(self.superlink, self.ca / "ca.pem", process=process, seconds=STARTING)
         except UserError:
@@ -270,69 +270,57 @@ class _Deployment:
             entries[str(number)] = {"key": key, "users": self.users[i]}
         tokens = enrolment.tokens(entries, read_key(self.folder / "enrolment" / "sign.key"))
         (self.folder / "shuffler" / "enrolment.jsonl").write_text(tokens, encoding="utf-8")
+        threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
         for i in range(self.nodes):
-            self.parties.start(
-                f"node {i}",
-                f"nodes/{i}",
-                command_of(
-                    "sottovoce",
-                    "device",
-                    "serve",
-                    self._node(i),
-                    superlink=self.superlink,
-                    root_certificates=self.ca / "ca.pem",
-                    key=self._node(i) / "node.key",
-                ),
-                {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
+            serve = command_of(
+                "sottovoce",
+                "device",
+                "serve",
+                self._node(i),
+                superlink=self.superlink,
+                root_certificates=self.ca / "ca.pem",
+                key=self._node(i) / "node.key",
             )
+            self.parties.start(f"node {i}", f"nodes/{i}", serve, threads)
 
     def _start_shuffler(self) -> str:
         port, place = free_port(), self.folder / "shuffler"
-        self.parties.start(
+        self._deploy(
             "shuffler",
             "shuffler",
-            command_of(
-                "sottovoce",
-                "deploy",
-                "shuffler",
-                place,
-                "--origins",
-                superlink=self.superlink,
-                root_certificates=self.ca / "ca.pem",
-                secret=self.folder / "superlink" / "secret",
-                certificate=place / "cert.pem",
-                key=place / "cert.key",
-                port=port,
-                users=place / "enrolment.jsonl",
-                enrolment_key=self.folder / "enrolment" / "sign.pub",
-                seal_key=place / "seal.key",
-            ),
+            "shuffler",
+            place,
+            "--origins",
+            superlink=self.superlink,
+            root_certificates=self.ca / "ca.pem",
+            secret=self.folder / "superlink" / "secret",
+            port=port,
+            users=place / "enrolment.jsonl",
+            enrolment_key=self.folder / "enrolment" / "sign.pub",
         )
         for i in range(self.nodes):
-            condition = partial(_has_text, self._node(i) / SERVED)
-            self.parties.until(condition, what=f"node {i} is not up", seconds=STARTING)
+            self.parties.until(partial(_has_text, self._node(i) / SERVED), what=f"node {i} is not up", seconds=STARTING)
         self.parties.until(lambda: answers(port), what="the shuffler is not up", seconds=STARTING)
         return f"{_HOST}:{port}"
 
+    def _deploy(self, party: str, place: str, *words: Any, **options: Any) -> None:
+        """Start `sottovoce deploy` for a party, with the keys in its folder."""
+        names = {"certificate": "cert.pem", "key": "cert.key", "seal_key": "seal.key"}
+        keys = {option: self.folder / place / name for option, name in names.items()}
+        self.parties.start(party, place, command_of("sottovoce", "deploy", *words, **keys, **options))
+
     def _train(self, shuffler: str) -> None:
-        self.parties.start(
+        self._deploy(
             "training server",
             "server",
-            command_of(
-                "sottovoce",
-                "deploy",
-                "train",
-                self.folder / "experiment.toml",
-                arm=self.arm.name,
-                public=self.server / "public",
-                out=self.server / "run",
-                shuffler=shuffler,
-                root_certificates=self.ca / "ca.pem",
-                certificate=self.server / "cert.pem",
-                key=self.server / "cert.key",
-                seal_key=self.server / "seal.key",
-                bundle=self.folder / "bundle",
-            ),
+            "train",
+            self.folder / "experiment.toml",
+            arm=self.arm.name,
+            public=self.server / "public",
+            out=self.server / "run",
+            shuffler=shuffler,
+            root_certificates=self.ca / "ca.pem",
+            bundle=self.folder / "bundle",
         )
         self.parties.finish("training server", meanwhile=self._publish)
 
@@ -361,7 +349,7 @@ class _Deployment:
         Returns:
             How to ask the model and how to stop everything, as lines for people.
         """
-        port, place = free_port(), self.folder / "predict"
+        port = free_port()
         bundle = open_bundle(self.folder / "bundle")
         total, releases = QUESTIONS * bundle.policy.total, QUESTIONS * bundle.policy.releases
         policy = replace(bundle.policy, minimum_users=0, total=total, releases=releases)
@@ -369,31 +357,13 @@ class _Deployment:
         question = self.server / "questions" / f"{QUESTION}{SIGNED}"
         if question.exists():  # otherwise the bundle lists it
             allow(self.folder / "asker", question)
-        self.parties.start(
-            "model",
-            "predict",
-            command_of(
-                "sottovoce",
-                "deploy",
-                "predict",
-                self.server / "run" / "models" / slug(self.arm.name),
-                certificate=place / "cert.pem",
-                key=place / "cert.key",
-                port=port,
-                seal_key=place / "seal.key",
-            ),
-        )
+        model = self.server / "run" / "models" / slug(self.arm.name)
+        self._deploy("model", "predict", "predict", model, port=port)
         self.parties.until(lambda: answers(port), what="the model is not up", seconds=STARTING)
-        ask = ["ask", self.folder / "asker", "a sentence", "--server", f"https://{_HOST}:{port}"]
-        ask += ["--root-certificates", self.ca / "ca.pem"]
-        return (
-            f"Ask the model:   {_printed('device', *ask)}\nStop everything: {_printed('deploy', 'down', self.folder)}"
-        )
-
-
-def _printed(*words: Any) -> str:
-    """Return a command of Sottovoce as a user types it."""
-    return shlex.join(["sottovoce", *map(str, words)])
+        where = {"server": f"https://{_HOST}:{port}", "root_certificates": self.ca / "ca.pem"}
+        ask = command_of("sottovoce", "device", "ask", self.folder / "asker", "a sentence", **where)
+        down = command_of("sottovoce", "deploy", "down", self.folder)
+        return f"Ask the model:   {shown(ask)}\nStop everything: {shown(down)}"
 
 
 def _has_text(path: Path) -> bool:

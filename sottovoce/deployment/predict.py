@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -96,24 +95,18 @@ def application(model: Predictor) -> Starlette:
 
 
 @contextmanager
-def serving(
-    model: Predictor, *, certificate: Path, key: Path, host: str = "127.0.0.1", port: int = 0
-) -> Iterator[tuple[str, threading.Thread]]:
-    """Serve in a thread for the duration of a context, and return the address, https://HOST:PORT, and the thread.
+def serving(model: Predictor, **where: Any) -> Iterator[str]:
+    """Serve in a thread for the duration of a context, and return the address, https://HOST:PORT.
 
     Args:
         model: Model.
-        certificate: Certificate (PEM).
-        key: Its key (PEM).
-        host: Address to listen on.
-        port: Port to listen on; 0 for a free one.
+        **where: Arguments of `run`.
 
     Raises:
         UserError: A file or the port cannot be used.
     """
-    service = https.make_server(application(model), certificate=certificate, key=key, connections=_CONNECTIONS)
-    with https.serving(service, host, port) as (address, thread):
-        yield f"https://{address}", thread
+    with _serving(model, **where) as (address, _):
+        yield f"https://{address}"
 
 
 def run(place: Path, *, seal_keys: Sequence[Path] = (), **where: Any) -> None:
@@ -125,7 +118,8 @@ def run(place: Path, *, seal_keys: Sequence[Path] = (), **where: Any) -> None:
         place: As in `predictor`.
         seal_keys: Files of the private keys that devices seal to. Without a key, devices send their releases in clear
             within TLS, and sealed ones are refused.
-        **where: Further arguments of `serving`.
+        **where: certificate and key (PEM files), and host and port to listen on; by default a free port of this
+            machine.
 
     Raises:
         UserError: A file or the port cannot be used.
@@ -133,6 +127,11 @@ def run(place: Path, *, seal_keys: Sequence[Path] = (), **where: Any) -> None:
     model = predictor(place, private_keys=tuple(map(read_key, seal_keys)))
     ids = ids_of(model.private_keys)
     form = f"releases sealed to {ids}" if ids else "releases in clear within TLS"
-    with serving(model, **where) as (address, thread), suppress(KeyboardInterrupt, Terminated):  # the normal end
-        log.info(f"{place}: answers {form} at {address}, {', '.join(model.classes)}")
+    with _serving(model, **where) as (address, thread), suppress(KeyboardInterrupt, Terminated):  # the normal end
+        log.info(f"{place}: answers {form} at https://{address}, {', '.join(model.classes)}")
         thread.join()
+
+
+def _serving(model: Predictor, *, certificate: Path, key: Path, host: str = "127.0.0.1", port: int = 0) -> Any:
+    service = https.make_server(application(model), certificate=certificate, key=key, connections=_CONNECTIONS)
+    return https.serving(service, host, port)

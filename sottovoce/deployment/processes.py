@@ -96,7 +96,7 @@ class Parties:
         """
         folder = self.folder / place
         folder.mkdir(parents=True, exist_ok=True)
-        line = shown(command, environment or {})
+        line = shown(command, environment)
         with open(self.folder / COMMANDS, "a", encoding="utf-8") as file:
             file.write(f"# {party}\n{line}\n")
         self._show(line)
@@ -181,14 +181,10 @@ class Parties:
 
     def stop(self) -> None:
         """Stop all parties and their children."""
-        stop(self.folder, but=(os.getpid(),))
+        stop(self.folder)
         for process in self._alive.values():
             _send(process.pid, signal.SIGKILL, group=True)  # what is left of its group, whose number it still holds
             process.wait()
-        self.leave()
-
-    def leave(self) -> None:
-        """Leave the parties running."""
         self._alive.clear()
 
     def _relay(self) -> None:
@@ -242,14 +238,9 @@ class _Log:
 # --- finding and stopping
 
 
-def running(folder: Path, *, but: Sequence[int] = ()) -> list[Process]:
-    """Return the deployment's living processes.
-
-    Args:
-        folder: Folder of the deployment.
-        but: Numbers of processes to leave out.
-    """
-    return [item for item in _listed(folder) if item.pid not in but and _start(item.pid) == item.start]
+def running(folder: Path) -> list[Process]:
+    """Return a deployment's living processes, without this one."""
+    return [item for item in _listed(folder) if item.pid != os.getpid() and _start(item.pid) == item.start]
 
 
 def down(folder: Path) -> list[str]:
@@ -259,25 +250,21 @@ def down(folder: Path) -> list[str]:
         UserError: The folder is of no deployment, or a process cannot be stopped.
     """
     exists = (folder / LIST).is_file()
-    processes = stop(folder, but=(os.getpid(),))
+    processes = stop(folder)
     if not exists and not processes:
         raise UserError(f"{folder}: is no deployment's folder; name the one that `sottovoce deploy up` has made")
     return [process.party for process in processes]
 
 
-def stop(folder: Path, *, but: Sequence[int] = ()) -> list[Process]:
+def stop(folder: Path) -> list[Process]:
     """Ask all of a deployment's processes to end, kill those that do not, and return all of them.
-
-    Args:
-        folder: Folder of the deployment.
-        but: Numbers of processes to leave out.
 
     Raises:
         UserError: Some cannot be stopped.
     """
     signals: dict[Process, int] = {}
     start = time.monotonic()
-    while alive := running(folder, but=but):
+    while alive := running(folder):
         elapsed = time.monotonic() - start
         if elapsed > GRACE + GONE:
             pids = ", ".join(str(p.pid) for p in alive)
@@ -341,11 +328,11 @@ def command_of(name: str, *arguments: Any, **options: Any) -> list[str]:
     return [str(Path(sys.executable).with_name(name)), *map(str, [*arguments, *words])]
 
 
-def shown(command: Sequence[str], environment: Mapping[str, str]) -> str:
+def shown(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
     """Return a command line as a user types it."""
     program = Path(command[0])
     name = program.name if shutil.which(program.name) == str(program) else str(program)
-    assignments = [f"{key}={shlex.quote(value)}" for key, value in environment.items()]
+    assignments = [f"{key}={shlex.quote(value)}" for key, value in (environment or {}).items()]
     return " ".join([*assignments, shlex.join([name, *command[1:]])])
 
 
@@ -354,11 +341,13 @@ ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def ending_on_signals() -> Iterator[None]:
-    """Turn SIGTERM into Terminated in the main thread, and a closed terminal into KeyboardInterrupt."""
+def ending_on_signals(signals: Sequence[int] = ENDS) -> Iterator[None]:
+    """Turn SIGTERM into Terminated in the main thread, and others into KeyboardInterrupt; a second changes nothing."""
 
     def interrupt(number: int, frame: Any) -> None:
+        for other in signals:
+            signal.signal(other, signal.SIG_IGN)
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
-    with handling(dict.fromkeys(ENDS, interrupt)):
+    with handling(dict.fromkeys(signals, interrupt)):
         yield

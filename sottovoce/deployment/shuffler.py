@@ -32,14 +32,11 @@ def run(
     superlink: str,
     root_certificates: Path,
     secret: Path,
-    certificate: Path,
-    key: Path,
     users: Path,
     enrolment_key: Path,
     seal_key: Path,
-    port: int,
-    host: str = "127.0.0.1",
     origins: bool = False,
+    **where: Any,
 ) -> None:
     """Run the shuffler until a signal stops it (SIGINT, SIGTERM); stages that were open continue.
 
@@ -48,14 +45,11 @@ def run(
         superlink: HOST:PORT of the SuperLink.
         root_certificates: Certificates of the authority of SuperLink and training server.
         secret: File that the SuperLink was started with.
-        certificate: The shuffler's own certificate (PEM).
-        key: Its key (PEM).
         users: Tokens of enrolment, signed by the enrolment authority (`simulations.shuffler.enrolment`).
         enrolment_key: File of that authority's public key.
         seal_key: File of the private key that devices seal their replies to.
-        port: Port to listen on; 0 for a free one.
-        host: Address to listen on.
         origins: Whether to record the users of a batch's rows in `folder`/origins, for a study's score.
+        **where: The shuffler's own certificate and key, and where it listens, as in `serving`.
 
     Raises:
         ValueError: An address, a file, the port, the store or the SuperLink cannot be used. The message is one line.
@@ -77,12 +71,9 @@ def run(
             Store(folder / STORE, origins=folder / ORIGINS if origins else None) as store,
             serving(
                 rounds := Rounds(store, enrolled, ask, private_key),
-                certificate=certificate,
-                key=key,
                 root_certificates=root_certificates,
                 on_opened=news.set,
-                host=host,
-                port=port,
+                **where,
             ) as (at, thread),
         ):
             number = superlinks.start_run(superlink, root_certificates, superlinks.app_bundle())

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -237,121 +238,116 @@ def ask(
     Raises:
         UserError: The SuperLink does not answer, or has ended the run.
     """
-    end = time.monotonic() + timeout
-    attempts = _Asked(grid, record, end)
-    attempts.push(list(nodes))
-    for node in set(nodes) - attempts.nodes():
-        yield node, None, "no answer"  # the SuperLink does not know it
-    backoffs: dict[int, tuple[float, float]] = {}  # absent nodes: time of the next request, and pause
-    replies: dict[int, tuple[Any, Any, float]] = {}  # replies that nodes may still be sending, by the node
-    while attempts.open or replies or backoffs:
-        for group in attempts.groups():
-            announcements = _announced(grid, group)
+    end, calm = time.monotonic() + timeout, 0.0  # before `calm` no silent node receives the request again
+    waiting = {number: _Node(limit) for number, limit in nodes.items()}
+    messages: dict[str, int] = {}  # nodes of the open messages
+
+    def push(numbers: Sequence[int]) -> None:
+        now = time.monotonic()
+        for name, number in _push(grid, record, numbers, end - now).items():
+            messages[name] = number
+            waiting[number].messages.append(name)
+        for node in (waiting[number] for number in numbers):
+            node.silence = node.silence or (now + _SILENT, _SILENT)
+
+    def close(number: int) -> _Node:
+        node = waiting[number]
+        for name in node.messages:
+            del messages[name]
+        node.messages, node.silence = [], None
+        return node
+
+    push(list(nodes))
+    for number in [number for number, node in waiting.items() if not node.messages]:
+        del waiting[number]
+        yield number, None, "no answer"  # the SuperLink does not know it
+    while waiting:
+        for group in _groups(messages, waiting):
+            names = [name for name in group if name in messages]  # others were closed meanwhile
+            announcements = _announced(grid, names) if names else ()
             if announcements is not None:
                 for announcement, tree in announcements:
-                    if (result := attempts.take(announcement.metadata.reply_to_message_id, group)) is not None:
-                        replies[result] = announcement, tree, time.monotonic() + _PATIENCE
-            elif group[0] in attempts.alone:
-                sender = attempts.take(group[0], group)
-                if sender is not None:  # None: another of its messages was answered meanwhile
-                    backoffs.pop(sender, None)
-                    yield sender, None, "unreadable reply"
-            else:  # one of them announces too much: each receives the request again, by itself
-                recipients = [attempts.open.pop(name) for name in group if name in attempts.open]
-                attempts.push(list(dict.fromkeys(recipients)), alone=True)
-        for node, (announcement, tree, last) in list(replies.items()):
-            with _asking(grid.address):
-                reply = _read(grid, announcement, tree, nodes[node])
-            if reply is None and time.monotonic() < min(last, end):
+                    name = announcement.metadata.reply_to_message_id
+                    if name in names and name in messages:
+                        close(messages[name]).reply = announcement, tree, time.monotonic() + _PATIENCE
                 continue
-            del replies[node]
+            senders = list(dict.fromkeys(messages[name] for name in names))
+            if waiting[senders[0]].alone:
+                close(senders[0])
+                del waiting[senders[0]]
+                yield senders[0], None, "unreadable reply"
+                continue
+            for sender in senders:  # one of them announces too much: each receives the request again, by itself
+                close(sender).alone = True
+            push(senders)
+        for number, node in list(waiting.items()):
+            if node.reply is None:
+                continue
+            announcement, tree, last = node.reply
+            with _asking(grid.address):
+                reply = _read(grid, announcement, tree, node.limit)
+            now = time.monotonic()
+            if reply is None and now < min(last, end):
+                continue
+            node.reply = None
             if reply is None:  # its end was lost with the sending process
-                attempts.push([node])
-            elif reply == (None, AWAY) and time.monotonic() < end:
-                _, pause = backoffs.get(node, (0.0, _SOON / 2))
-                pause = min(2 * pause, _SELDOM)
-                backoffs[node] = time.monotonic() + pause, pause
+                push([number])
+            elif reply == (None, AWAY) and now < end:
+                pause = _SOON if node.absence is None else min(2 * node.absence[1], _SELDOM)
+                node.absence = now + pause, pause
             else:
-                backoffs.pop(node, None)
-                yield node, *reply
-        now, busy = time.monotonic(), attempts.nodes() | set(replies)
-        if due := [node for node, (at, _) in backoffs.items() if at <= now < end and node not in busy]:
-            backoffs |= {node: (now + backoffs[node][1], backoffs[node][1]) for node in due}
-            attempts.push(due)
-        attempts.remind()
+                del waiting[number]
+                yield number, *reply
+        now = time.monotonic()
         if now > end:
-            silent = attempts.nodes() | set(backoffs)
-            yield from ((node, None, AWAY if node in backoffs else "no answer") for node in silent)
+            yield from ((number, None, AWAY if node.absence else "no answer") for number, node in waiting.items())
             return
-        if busy or backoffs:
+        again = []
+        for number, node in waiting.items():
+            if node.absence and node.absence[0] <= now and not node.messages and node.reply is None:
+                node.absence = now + node.absence[1], node.absence[1]
+                again.append(number)
+        silent = [
+            number for number, node in waiting.items() if node.messages and node.silence and node.silence[0] <= now
+        ]
+        # If all are slow because the SuperLink is busy, more requests would keep it busy.
+        for number in silent[: max(_FEW, len(messages) // _SHARE)] if calm <= now else ():
+            _, pause = waiting[number].silence or (0.0, _SILENT)
+            pause, calm = min(2 * pause, _PATIENT), now + _SILENT
+            waiting[number].silence = now + pause, pause
+            again.append(number)
+        if again:
+            push(again)
+        if waiting:
             time.sleep(_POLL)
 
 
-class _Asked:
-    """Open messages of a request, by name, with their nodes.
+@dataclass(eq=False)
+class _Node:
+    """Node that has not answered a request.
 
-    They are checked many at a time. A message is alone if one of its group announced more than is read.
+    Args:
+        limit: Most bytes of its reply.
+        alone: Whether its messages are checked one by one, because one of its group announced more than is read.
+        messages: Names of its open messages.
+        silence: Time of the next message to it while it is silent, and the pause before that.
+        absence: The same while it is away.
+        reply: Reply that it may still be sending, the tree of its objects, and the time until which it is awaited.
     """
 
-    def __init__(self, grid: Any, record: Any, end: float) -> None:
-        self.open: dict[str, int] = {}
-        self.alone: set[str] = set()
-        self._grid, self._record, self._end = grid, record, end
-        self._again: dict[int, tuple[float, float]] = {}  # next request to a node, and pause since the last
-        self._often: set[int] = set()  # nodes that received more than one message
-        self._calm = 0.0  # no node receives the request again before this time
+    limit: int
+    alone: bool = False
+    messages: list[str] = field(default_factory=list)
+    silence: tuple[float, float] | None = None
+    absence: tuple[float, float] | None = None
+    reply: tuple[Any, Any, float] | None = None
 
-    def nodes(self) -> set[int]:
-        """Return the nodes that have not answered."""
-        return set(self.open.values())
 
-    def groups(self) -> list[list[str]]:
-        """Return the groups of messages whose answers are requested at once."""
-        names = [name for name in self.open if name not in self.alone]
-        alone = [[name] for name in self.open if name in self.alone]
-        return [names[i : i + _TOGETHER] for i in range(0, len(names), _TOGETHER)] + alone
-
-    def push(self, nodes: Sequence[int], *, alone: bool = False) -> None:
-        """Send the request to nodes."""
-        now = time.monotonic()
-        names = _push(self._grid, self._record, nodes, self._end - now)
-        self.open |= names
-        if alone:
-            self.alone |= set(names)
-        for node in nodes:
-            self._again.setdefault(node, (now + _SILENT, _SILENT))
-
-    def take(self, name: str, group: Sequence[str]) -> int | None:
-        """Return the node whose message of that group is answered, and close it; None if there is none."""
-        node = self.open.pop(name, None) if name in group else None
-        if node is None:
-            return None
-        del self._again[node]
-        if node in self._often:
-            for other in [other for other, recipient in self.open.items() if recipient == node]:
-                del self.open[other]
-            self._often.discard(node)
-        return node
-
-    def remind(self) -> None:
-        """Send the request again to nodes that were silent for long; they repeat earlier releases at no cost.
-
-        Only a few receive it at a time. If all are slow because the SuperLink is busy, more requests would keep it
-        busy.
-        """
-        now = time.monotonic()
-        if not self._calm <= now < self._end:
-            return
-        overdue = [node for node in dict.fromkeys(self.open.values()) if self._again[node][0] <= now]
-        overdue = overdue[: max(_FEW, len(self.open) // _SHARE)]
-        for node in overdue:
-            pause = min(2 * self._again[node][1], _PATIENT)
-            self._again[node], self._calm = (now + pause, pause), now + _SILENT
-        self._often |= set(overdue)
-        lone = {node for name, node in self.open.items() if name in self.alone}
-        for alone in (False, True):
-            if recipients := [node for node in overdue if (node in lone) == alone]:
-                self.push(recipients, alone=alone)
+def _groups(messages: Mapping[str, int], waiting: Mapping[int, _Node]) -> list[list[str]]:
+    """Return the groups of messages whose answers are requested at once."""
+    alone = [[name] for name, number in messages.items() if waiting[number].alone]
+    names = [name for name, number in messages.items() if not waiting[number].alone]
+    return [names[i : i + _TOGETHER] for i in range(0, len(names), _TOGETHER)] + alone
 
 
 def _push(grid: Any, record: Any, nodes: Sequence[int], timeout: float) -> dict[str, int]:

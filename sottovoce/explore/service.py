@@ -16,7 +16,6 @@ import hmac
 import json
 import secrets
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.resources import files
@@ -202,26 +201,11 @@ def explorer(world: World) -> Iterator[Explorer]:
 
 
 @contextmanager
-def serving(shown: Explorer, *, port: int = 0) -> Iterator[tuple[str, threading.Thread]]:
-    """Serve the page in a thread for the duration of a context, and return its address and the thread.
-
-    Args:
-        shown: Contents of the page.
-        port: Port to listen on; 0 for a free one.
-
-    Raises:
-        UserError: The port cannot be used.
-    """
+def serving(shown: Explorer) -> Iterator[str]:
+    """Serve the page in a thread for the duration of a context, at a free port, and return its address."""
     token = secrets.token_urlsafe(24)
-    config = uvicorn.Config(
-        application(shown, token),
-        http="h11",
-        limit_concurrency=_CONNECTIONS,
-        timeout_graceful_shutdown=1,
-        **https.SETTINGS,
-    )
-    with https.serving(uvicorn.Server(config), "127.0.0.1", port) as (address, thread):
-        yield f"http://{address}/{token}/", thread
+    with https.serving(_server(shown, token), "127.0.0.1", 0) as (address, _):
+        yield f"http://{address}/{token}/"
 
 
 def run(*, run: Path | None = None, port: int = 0, say: Callable[[str], None]) -> None:
@@ -235,8 +219,20 @@ def run(*, run: Path | None = None, port: int = 0, say: Callable[[str], None]) -
     Raises:
         UserError: The folder holds no run, or the port cannot be used. The message is one line.
     """
-    world = builtin_world() if run is None else run_world(run)
-    with explorer(world) as page, serving(page, port=port) as (address, thread):
-        say(address)
+    token, world = secrets.token_urlsafe(24), builtin_world() if run is None else run_world(run)
+    with explorer(world) as page, https.serving(_server(page, token), "127.0.0.1", port) as (address, thread):
+        say(f"http://{address}/{token}/")
         with suppress(KeyboardInterrupt, Terminated):  # the normal end
             thread.join()
+
+
+def _server(shown: Explorer, token: str) -> uvicorn.Server:
+    return uvicorn.Server(
+        uvicorn.Config(
+            application(shown, token),
+            http="h11",
+            limit_concurrency=_CONNECTIONS,
+            timeout_graceful_shutdown=1,
+            **https.SETTINGS,
+        )
+    )

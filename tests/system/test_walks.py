@@ -117,7 +117,7 @@ def test_from_a_run_to_a_device_that_asks(prompt: Prompt) -> None:
 
     model = predictor(home / "run", private_keys=(read_key(home / "keys" / "predict" / "seal.key"),))
     own = home / "keys" / "predict"
-    with serving(model, certificate=own / "cert.pem", key=own / "cert.key") as (address, _):
+    with serving(model, certificate=own / "cert.pem", key=own / "cert.key") as address:
         ask = f'device ask me "a fine film" --server {address} --root-certificates keys/ca/ca.pem'
         assert cli.main(shlex.split(ask)) == 2  # its policy wants a crowd of 5
         node = json.loads((home / "me" / "node.json").read_text())

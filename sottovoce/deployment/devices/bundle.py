@@ -75,9 +75,9 @@ def bundle_of_run(
         raise UserError(f"--run {run}: holds no finished run; name the folder that `sottovoce simulate` left") from None
     setup = chosen(experiment, arm_name)
     records = records or _most_records(experiment, setup)
-    arm, settings = setup.arm, experiment.encoder
+    arm = setup.arm
     model = run / "models" / slug(arm.name)
-    _check_precision(experiment, precision)
+    settings = _at(experiment, precision).encoder
     if experiment.training.protocol.releases_text:
         public = prepare_public(experiment, _public(experiment))
         assert public.rewriter is not None
@@ -93,16 +93,16 @@ def bundle_of_run(
             _public(experiment) if settings.fine_tune_on_public else Corpus(TextColumn.of(()), np.zeros(0, int), ("",))
         )
         place = encoder_folder(
-            replace(settings, precision=precision or settings.precision),
+            settings,
             corpus,
             batch_size=experiment.training.batch_size,
             seed=experiment.seed,
         )
         encoder = CachedEncoder(place)
-        if precision in (None, settings.precision):
+        if settings == experiment.encoder:
             _same(run, "encoder", results["encoder"]["sha256"], encoder.identity)
         else:
-            log.info(f"the encoder is {precision}, and the run's maps were learned at {settings.precision}")
+            log.info(f"the encoder is {precision}, and the run's maps were learned at {experiment.encoder.precision}")
     label = label_of(arm, maps.classes)
     channels = Channels(
         arm="",
@@ -167,7 +167,6 @@ def bundle_of_experiment(
     """
     setup = chosen(experiment, arm_name)
     records, arm = records or _most_records(experiment, setup), setup.arm
-    _check_precision(experiment, precision)
     study = _at(experiment, precision)
     if public is None:
         public = prepare_public(study, _public(study))
@@ -299,19 +298,16 @@ def chosen(experiment: Experiment, name: str | None) -> ArmSetup:
 
 
 def _at(experiment: Experiment, precision: str | None) -> Experiment:
-    """Return the study with an encoder of that precision."""
+    """Return the study with an encoder of that precision.
+
+    Raises:
+        UserError: There is no such precision, or users release texts.
+    """
     if precision is None:
         return experiment
-    return replace(experiment, encoder=replace(experiment.encoder, precision=precision))
-
-
-def _check_precision(experiment: Experiment, precision: str | None) -> None:
-    """Check the precision."""
-    if precision is None:
-        return
     if experiment.training.protocol.releases_text:
         raise UserError("--precision: is the encoder's, and users of this study release texts, which need none")
-    _at(experiment, precision)  # raises an error for an unknown precision
+    return replace(experiment, encoder=replace(experiment.encoder, precision=precision))
 
 
 def _public(experiment: Experiment) -> Corpus:

@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "deployment"
     place.mkdir()
     yield place
-    for one in running(place, but=(os.getpid(),)):
+    for one in running(place):
         os.kill(one.pid, signal.SIGKILL)
 
 
@@ -55,7 +55,7 @@ def started(folder: Path, shows: list[str] | None = None) -> Parties:
 
 
 def alive(folder: Path) -> list[int]:
-    return [one.pid for one in running(folder, but=(os.getpid(),))]
+    return [one.pid for one in running(folder)]
 
 
 def until(true: object, seconds: float = 20.0) -> None:

@@ -24,7 +24,7 @@ def page(browser: Browser, world: World) -> Iterator[Browser]:
     """The open page."""
     browser.complaints.clear()
     browser.requested.clear()
-    with explorer(world) as shown, serving(shown) as (address, _):
+    with explorer(world) as shown, serving(shown) as address:
         browser.open(address)
         browser.wait("performance.getEntriesByName('ready').length > 0")
         yield browser

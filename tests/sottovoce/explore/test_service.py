@@ -117,7 +117,7 @@ def test_what_is_no_json_is_one_line_too(client: TestClient) -> None:
 
 
 def test_the_page_is_served_on_the_loopback_and_its_ledger_goes_with_it(world: World) -> None:
-    with explorer(world) as shown, serving(shown) as (address, _):
+    with explorer(world) as shown, serving(shown) as address:
         token = address.split("/")[3]
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", address)
         assert httpx.get(f"{address}api/state").json()["name"] == "small"
