@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +20,7 @@ from sottovoce.cli.options import AsJson, Data, Set, overrides, print_json, show
 if TYPE_CHECKING:
     from simulations.analysis.budget import Texts
     from simulations.analysis.plan import Terms
+    from simulations.experiment import Experiment
 
 # This file must not import SciPy, matplotlib or the accounting before a command runs, because `--help` must start fast.
 
@@ -360,21 +361,37 @@ def check(
         return
     if file is None:
         raise click.UsageError("Missing argument 'FILE.toml', or --schema")
-    from simulations.experiment import load
     from simulations.run import check
 
     show_progress()
-    findings = check.check(load(file, overrides(set_, data)))
+    findings = [point | check.check(experiment) for point, experiment in _points(file, overrides(set_, data))]
     if as_json:
-        return print_json(findings)
-    print("\n".join(lines(findings)))
+        return print_json(findings[0] if len(findings) == 1 else {"points": findings})
+    _print([line for point in findings for line in lines(point)])
+
+
+def _points(file: str, changes: list[str]) -> Iterator[tuple[dict[str, Any], Experiment]]:
+    """Yield an experiment, or each point of a sweep as {"point"} with its experiment of the first seed."""
+    from simulations.experiment import load
+    from simulations.experiment.toml import SWEEP, document
+    from simulations.sweep.definition import load_study
+
+    if not {SWEEP, "experiment"} & document(file).keys():
+        yield {}, load(file, changes)
+        return
+    points: list[Mapping[str, Any]] = []
+    for run in load_study(file, changes).runs:
+        if run.point not in points:
+            points.append(run.point)
+            yield {"point": dict(run.point)} if run.point else {}, run.experiment
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
     """Return the results of `check` as lines for people."""
     from server.card import PAYERS, price_of
 
-    output = [f"{found['name']}, protocol {found['way']}", ""]
+    point = "".join(f", {key} = {value}" for key, value in found.get("point", {}).items())
+    output = [f"{found['name']}{point}, protocol {found['way']}", ""]
     for name, part in found["parts"].items():
         output.append(f"{name:<8} {part['rows']:>9,} texts: {_classes(part)}")
     if found["dropped"]:

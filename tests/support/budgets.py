@@ -9,9 +9,6 @@ import pytest
 
 from sottovoce.cli import main as cli
 
-#: Options.
-PURKAYASTHA = ["--mechanism", "purkayastha:epsilon=4,dim=16"]
-
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     assert cli.main(["budget", *arguments, "--json"]) == 0

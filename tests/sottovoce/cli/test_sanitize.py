@@ -218,6 +218,10 @@ def test_charges_in_words() -> None:
         ("--in in.txt --out no/o.txt", "its folder does not exist"),
         ("--in in.txt --similarity", "--similarity: compares files"),
         ("--spans spans.txt", "no word of 'qqq zzz'"),
+        ("--mechanism dp-prompt:epsilon=1", "name its checkpoint with --generator FOLDER"),
+        ("--mechanism dp-prompt:epsilon=1 --generator ./nowhere", "nowhere"),
+        ("--mechanism dp-prompt:epsilon=1 --generator empty", "has no config.json"),
+        ("--mechanism dp-mlm:epsilon=1 --prompt x", "--prompt: goes with a mechanism that generates"),
     ],
 )
 def test_mistakes_are_one_line(arguments: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,6 +235,7 @@ def test_mistakes_are_one_line(arguments: str, expected: str, capsys: pytest.Cap
     }
     for name, data in files.items():
         Path(name).write_bytes(data)
+    Path("empty").mkdir()
     given = arguments.split()
     defaults = {"--mechanism": "santext:epsilon=2", "--words": "w.txt", "--in": "in.txt"}
     assert expected in complaint(
@@ -319,18 +324,17 @@ def forget() -> Iterator[None]:
 # -- pairs
 
 
-def _write_pairs(kind: str, name: str, rows: list[tuple[str, str, str]]) -> None:
+def _pairs(kind: str, name: str, rows: list[tuple[str, ...]] | None = None) -> list[tuple[str, ...]]:
+    """Write rows to a file, or return its rows."""
+    columns, path = ("q", "id", "s"), Path(name)
+    if rows is not None:
+        dicts = (json.dumps(dict(zip(columns, row, strict=True))) for row in rows)
+        lines = dicts if kind == "jsonl" else map("\t".join, [columns, *rows])
+        path.write_text("\n".join(lines) + "\n")
+        return rows
+    lines = path.read_text().splitlines()
     if kind == "jsonl":
-        lines = [json.dumps(dict(zip(("q", "id", "s"), row, strict=True))) for row in rows]
-    else:
-        lines = ["\t".join(row) for row in [("q", "id", "s"), *rows]]
-    Path(name).write_text("\n".join(lines) + "\n")
-
-
-def _read_pairs(kind: str, name: str) -> list[tuple[str, ...]]:
-    lines = Path(name).read_text().splitlines()
-    if kind == "jsonl":
-        return [tuple(json.loads(line)[c] for c in ("q", "id", "s")) for line in lines]
+        return [tuple(json.loads(line)[name] for name in columns) for line in lines]
     return [tuple(line.split("\t")) for line in lines[1:]]
 
 
@@ -338,10 +342,10 @@ def _read_pairs(kind: str, name: str) -> list[tuple[str, ...]]:
 def test_both_columns_of_a_pair_are_sanitized(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither passes in clear, and neither's words come out on the other side."""
     rows = [("secret the film", str(i), "unknown was good") for i in range(40)]
-    _write_pairs(kind, f"in.{kind}", rows)
+    _pairs(kind, f"in.{kind}", rows)
     files = ("--in", f"in.{kind}", "--out", f"out.{kind}", "--column", "q", "--column", "s")
     run(*SANTEXT, "--seed", "1", *files)
-    out = _read_pairs(kind, f"out.{kind}")
+    out = _pairs(kind, f"out.{kind}")
     assert [row[1] for row in out] == [row[1] for row in rows]
     for side in (0, 2):
         assert {word for row in out for word in row[side].split()} <= set(WORDS)
@@ -349,19 +353,18 @@ def test_both_columns_of_a_pair_are_sanitized(kind: str, capsys: pytest.CaptureF
     said = capsys.readouterr().err
     assert "without any protection: id\n" in said and "on each of 2 sides" in said
     run("--mechanism", "identity:length=kept", *files)
-    assert {(row[0], row[2]) for row in _read_pairs(kind, f"out.{kind}")} == {("the film", "was good")}
+    assert {(row[0], row[2]) for row in _pairs(kind, f"out.{kind}")} == {("the film", "was good")}
 
 
 # -- public spans of several words
 
 
-def test_public_spans_are_read_and_written_as_one_word(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (place / "spans.txt").write_text("the film\nNot very  good\n\nfilm\n")
-    (place / "in.txt").write_text("The film was not very good .\nfilm\n")
-    given = ("--mechanism", "santext:epsilon=1000,length=kept")
+def test_public_spans_are_read_and_written_as_one_word(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("spans.txt").write_text("the film\nNot very  good\n\nfilm\n")
+    Path("in.txt").write_text("The film was not very good .\nfilm\n")
     files = ("--spans", "spans.txt", "--in", "in.txt", "--out", "out.txt")
-    assert cli.main(["sanitize", "--words", "w.txt", *given, *files]) == 0
-    assert (place / "out.txt").read_text() == "the film was not very good .\nfilm\n"
+    run("--mechanism", "santext:epsilon=1000,length=kept", *files)
+    assert Path("out.txt").read_text() == "the film was not very good .\nfilm\n"
     said = capsys.readouterr().err
     assert "18 words" in said and "2 rows, 5 tokens" in said
 
@@ -436,16 +439,6 @@ def test_neither_side_of_a_pair_is_read_for_the_other() -> None:
     base, moved = drawn("the film was good", "a bad book"), drawn("the film was good", "")
     assert base[0] == moved[0] and base[1] != moved[1]
     assert drawn("a", "a bad book")[1] == base[1]
-
-
-def test_a_missing_generating_model_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    prompted = ("--mechanism", "dp-prompt:epsilon=1", "--in", "w.txt")
-    assert complaint(capsys, "sanitize", *prompted).endswith("name its checkpoint with --generator FOLDER")
-    Path("empty").mkdir()
-    for folder, said in (("./nowhere", "nowhere"), ("empty", "has no config.json")):
-        assert said in complaint(capsys, "sanitize", *prompted, "--generator", folder)
-    line = complaint(capsys, "sanitize", "--mechanism", "dp-mlm:epsilon=1", "--in", "w.txt", "--prompt", "empty")
-    assert "--prompt: goes with a mechanism that generates" in line
 
 
 # -- how pieces spell

@@ -20,6 +20,8 @@ from sottovoce.report.write import report, report_of_plan
 from tests.support.paths import ROOT
 from tests.support.results import demo
 
+ONE = "Purkayastha, ε = 10"
+
 
 def rung(name: str, epsilon: float | None, worst: float | None = None, **more: Any) -> dict[str, Any]:
     return {
@@ -103,6 +105,11 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         self.data.append((self.open[-1] if self.open else "", data))
 
+    def ids(self) -> set[str | None]:
+        ids = [given["id"] for _, given in self.elements if "id" in given]
+        assert len(ids) == len(set(ids))
+        return set(ids)
+
     def texts(self, tag: str) -> list[str]:
         return [data for name, data in self.data if name == tag]
 
@@ -112,18 +119,24 @@ def paid(epsilon: float | None, delta: float | None = 0.0, *, why: str | None = 
     return {"epsilon": epsilon, "delta": delta, "public": [], "why": why}
 
 
-def made(*runs: Path) -> tuple[str, Page, dict[str, Any]]:
-    html, told = report(runs, runs[0].parent / "report.html")
+Written = tuple[str, Page, dict[str, Any]]
+
+
+def read(html: Path, label: Path) -> Written:
     text = html.read_text(encoding="utf-8")
-    return text, Page(text), json.loads(told.read_text(encoding="utf-8"))
+    return text, Page(text), json.loads(label.read_text(encoding="utf-8"))
+
+
+def made(*runs: Path) -> Written:
+    return read(*report(runs, runs[0].parent / "report.html"))
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Page, dict[str, Any]]:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return made(folder(tmp_path_factory.mktemp("report") / "run", results()))
 
 
-def test_is_a_page_of_itself(plain: tuple[str, Page, dict[str, Any]]) -> None:
+def test_is_a_page_of_itself(plain: Written) -> None:
     text, page, _ = plain
     names = [name for name, _ in page.elements]
     assert text.startswith("<!DOCTYPE html>") and page.elements[0] == ("html", {"lang": "en"})
@@ -131,14 +144,13 @@ def test_is_a_page_of_itself(plain: tuple[str, Page, dict[str, Any]]) -> None:
     asked = [value for _, given in page.elements for key, value in given.items() if key in ("src", "href")]
     assert asked and all(str(value).startswith("#") for value in asked)
     assert not re.search(r"https?://|@import|url\((?!#)", text)
-    ids = [given["id"] for _, given in page.elements if "id" in given]
-    assert len(ids) == len(set(ids)) and {str(value)[1:] for value in asked} <= set(ids)
-    assert set(re.findall(r"url\(#([^)]*)\)", text)) <= set(ids)
+    assert {str(value)[1:] for value in asked} | set(re.findall(r"url\(#([^)]*)\)", text)) <= page.ids()
+    assert text.count("<svg ") == 1 and len(re.findall(r'<svg role="img"[^>]*>\s*<title>[^<]+', text)) == 1
     policy = next(given["content"] for name, given in page.elements if given.get("http-equiv"))
     assert policy is not None and policy.startswith("default-src 'none'")
 
 
-def test_an_infinite_epsilon_is_no_number(plain: tuple[str, Page, dict[str, Any]]) -> None:
+def test_an_infinite_epsilon_is_no_number(plain: Written) -> None:
     _, page, told = plain
     said = "".join(data for name, data in page.data if name not in ("script", "style", "text"))
     assert not re.search(r"\binf\b|∞ *\d|\bnan\b|Infinity", said.replace("ε = ∞ where", ""))
@@ -150,7 +162,7 @@ def test_an_infinite_epsilon_is_no_number(plain: tuple[str, Page, dict[str, Any]
     assert "Infinity" not in json.dumps(told) and '"inf"' not in json.dumps(told)
 
 
-def test_says_what_left_what_it_cost_and_that_nobody_attacked(plain: tuple[str, Page, dict[str, Any]]) -> None:
+def test_says_what_left_what_it_cost_and_that_nobody_attacked(plain: Written) -> None:
     text, _, told = plain
     assert "one vector of numbers that sums up" in text and "WITHOUT PROTECTION" in text
     assert "the number of tokens of each text, declared public" in text
@@ -192,7 +204,10 @@ def test_no_finite_epsilon_stands_without_its_condition(tmp_path: Path) -> None:
     content, agree = results(), {"neighbours": "any two users' data, the same label (public)"}
     content["arms"][1]["ladder"] = [rung("user", 4.25, **agree), rung("shuffled", 0.53, delta=1e-6, **agree)]
     content["arms"][1]["test_ladder"] = None
+    content["arms"][0]["ladder"] = [rung("text", math.inf), rung("user", math.inf)]
     text, _, told = made(folder(tmp_path / "run", content))
+    # who sends the text keeps nothing that follows from it
+    assert told["runs"][0]["arms"][0]["stays_on_device"] == ["the true labels, or which class a text belongs to"]
     said = " ".join(re.sub("<svg.*?</svg>|<[^>]*>", "", text, flags=re.S).split())
     behind = ", between data that agree in label, declared public (else ε = ∞)"
     for epsilon in ("ε = 4.25", "ε = 0.53 at δ = 1e-06"):
@@ -218,11 +233,6 @@ def test_where_somebody_has_to_be_trusted_nothing_is_called_protected(how: str, 
     assert said[how] in text
 
 
-def test_figures_are_images_with_a_description(plain: tuple[str, Page, dict[str, Any]]) -> None:
-    text, _, _ = plain
-    assert text.count("<svg ") == 1 and len(re.findall(r'<svg role="img"[^>]*>\s*<title>[^<]+', text)) == 1
-
-
 def test_names_are_escaped(tmp_path: Path) -> None:
     made_up = results("<b>run</b> & 'more'")
     name = '<script>alert("1")</script>'
@@ -238,7 +248,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
 
 
 def test_what_attacks_got_stands_beside_what_is_allowed(tmp_path: Path) -> None:
-    one, run = "Purkayastha, ε = 10", folder(tmp_path / "run", results(), attacked("Purkayastha, ε = 10"))
+    run = folder(tmp_path / "run", results(), attacked(ONE))
     (run / "audit").mkdir()
     entry = {"name": "laplace", "pair": "0 and 1", "verdict": "violated"}
     (run / "audit" / "audit.json").write_text(json.dumps({"entries": [entry], "violated": 1, "draws": 10}))
@@ -247,7 +257,7 @@ def test_what_attacks_got_stands_beside_what_is_allowed(tmp_path: Path) -> None:
     assert "success 0.310, where a guess without any release has 0.020, and the theorem allows 0.800" in text
     assert "Nobody has attacked" not in text and "None got more than is promised" in text
     assert told["runs"][0]["arms"][1]["attacks"][0]["success"] == 0.31 and text.count("<svg ") == 2
-    loud, _, _ = made(folder(tmp_path / "loud", results(), attacked(one, alarm=True, success=0.9)))
+    loud, _, _ = made(folder(tmp_path / "loud", results(), attacked(ONE, alarm=True, success=0.9)))
     assert "ALARM: 1 attacks got more" in loud and "ALARM: more than a true theorem allows" in loud
 
 
@@ -257,17 +267,8 @@ def test_several_runs_stand_side_by_side(tmp_path: Path) -> None:
     text, page, told = made(*runs, twin)
     assert [run["name"] for run in told["runs"]] == ["a", "b", "a"]
     assert text.count("<svg ") == 3 and f"a, seed 0 ({twin})" in text
-    ids = [given["id"] for _, given in page.elements if "id" in given]
-    assert len(ids) == len(set(ids)) and '<th scope="col">run</th>' in text
-    again, _, _ = made(*runs, twin)
-    assert again == text
-
-
-def test_who_sends_the_text_keeps_nothing_that_follows_from_it(tmp_path: Path) -> None:
-    content = results()
-    content["arms"][0]["ladder"] = [rung("text", math.inf), rung("user", math.inf)]
-    _, _, told = made(folder(tmp_path / "run", content))
-    assert told["runs"][0]["arms"][0]["stays_on_device"] == ["the true labels, or which class a text belongs to"]
+    assert page.ids() and '<th scope="col">run</th>' in text
+    assert made(*runs, twin)[0] == text
 
 
 BROKEN = results()
@@ -288,7 +289,7 @@ del BROKEN["arms"][0]["ladder"][0]["assumption"]
 def test_what_is_no_run_or_of_another_version_is_one_line(
     file: str, content: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run, out = folder(tmp_path / "run", results(), attacked("Purkayastha, ε = 10")), tmp_path / "report.html"
+    run, out = folder(tmp_path / "run", results(), attacked(ONE)), tmp_path / "report.html"
     (run / "audit").mkdir()
     (run / file).unlink() if content is None else (run / file).write_text(content)
     assert cli.main(["report", str(run), "--out", str(out)]) == 2
@@ -318,9 +319,6 @@ def test_the_best_guess_is_that_of_the_worst_pair(epsilon: float, delta: float) 
 # --- studies, whose runs differ in a grid and seeds
 
 
-ONE = "Purkayastha, ε = 10"
-
-
 def study(place: Path) -> Path:
     """Two points of one seed more than one, the second of which was attacked at its last seed."""
     points = []
@@ -330,15 +328,8 @@ def study(place: Path) -> Path:
             content = results("grid") | {"seed": seed}
             content["arms"][1]["accuracy_clean_test"] = 0.5 + users / 1000 + seed / 100
             content["arms"][0]["ladder"] = None  # as of what has none
-            content["differences"] = [
-                {
-                    "arm": ONE,
-                    "less": "no noise",
-                    "users_added": False,
-                    "sanitized": None,
-                    "on_device": {"difference": 0.05, "error": 0.01},
-                }
-            ]
+            difference = {"arm": ONE, "less": "no noise", "users_added": False, "sanitized": None}
+            content["differences"] = [difference | {"on_device": {"difference": 0.05, "error": 0.01}}]
             folder(place / "runs" / name, content, attacked(ONE) if (users, seed) == (60, 2) else None)
         points.append({"point": {"population.users": users}, "runs": names})
     (place / "study.json").write_text(json.dumps({"name": "how many", "axes": ["population.users"], "points": points}))
@@ -346,14 +337,11 @@ def study(place: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def grid(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Page, dict[str, Any]]:
-    place = study(tmp_path_factory.mktemp("studies") / "s")
-    html, label = report([place], place.parent / "report.html")
-    text = html.read_text(encoding="utf-8")
-    return text, Page(text), json.loads(label.read_text(encoding="utf-8"))
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    return made(study(tmp_path_factory.mktemp("studies") / "s"))
 
 
-def test_a_study_is_told_of_by_its_means_figure_and_rows(grid: tuple[str, Page, dict[str, Any]]) -> None:
+def test_a_study_is_told_of_by_its_means_figure_and_rows(grid: Written) -> None:
     text, page, label = grid
     assert page.texts("title")[0] == "Privacy report: how many"
     assert "4 runs: 2 points of the grid, each with the seeds 1, 2." in text
@@ -370,12 +358,10 @@ def test_a_study_is_told_of_by_its_means_figure_and_rows(grid: tuple[str, Page, 
     assert means[0]["mean"] == pytest.approx(0.555) and means[0]["error"] == pytest.approx(0.005)
 
 
-def test_of_each_point_one_run_is_shown_and_those_that_were_attacked(grid: tuple[str, Page, dict[str, Any]]) -> None:
+def test_of_each_point_one_run_is_shown_and_those_that_were_attacked(grid: Written) -> None:
     text, page, label = grid
     assert [run["seed"] for run in label["runs"]] == [1, 1, 2] and all(run["has_run"] for run in label["runs"])
-    assert "success 0.310, where a guess without any release has 0.020" in text
-    ids = [given["id"] for _, given in page.elements if "id" in given]
-    assert len(ids) == len(set(ids))
+    assert "success 0.310, where a guess without any release has 0.020" in text and page.ids()
 
 
 PLAN = """
@@ -399,20 +385,22 @@ protocol = "centralised"
 """
 
 
-def test_a_protocol_that_has_not_run_has_the_same_page_without_what_only_a_run_can_tell(tmp_path: Path) -> None:
-    file = tmp_path / "plan.toml"
+def test_an_experiment_that_has_not_run_has_the_page_without_what_a_run_measures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "plan.toml", tmp_path / "plan.html"
     file.write_text(PLAN, encoding="utf-8")
-    html, label = report_of_plan(file, tmp_path / "report.html")
-    text = html.read_text(encoding="utf-8")
-    Page(text)
-    worst = 2 * math.pi + 1.5
+    assert cli.main(["report", str(file), "--out", str(out), "--set", "arm.1.embedding.epsilon=1"]) == 0
+    assert capsys.readouterr().out == f"{out}\n{out.with_suffix('.json')}\n"
+    text, _, label = read(out, out.with_suffix(".json"))
+    worst = math.pi + 1.5
     assert "policy.total</code> is infinite" in text
-    assert f"ε = {worst:.4g} (“private”" in text and f"ε = {math.pi * 3 + 1.5:.4g}" not in text
+    assert f"ε = {worst:.4g} (“private”" in text and f"ε = {math.pi * 2 + 1.5:.4g}" not in text
     assert "Nothing has run, so nobody was attacked" in text and "What would it cost at worst?" in text
     for absent in ("accuracy", "were run", "This run was not attacked", "<svg "):
         assert absent not in text.partition("The words</h2>")[0].partition("</style>")[2]
     assert f"sottovoce simulate {file} --out run" in text
-    bare, private, everything = json.loads(label.read_text(encoding="utf-8"))["runs"][0]["arms"]
+    bare, private, everything = label["runs"][0]["arms"]
     assert not bare["protected"] and not everything["protected"]
     assert private["protected"] and private["trust"]["nobody"]["training"]["epsilon"] == pytest.approx(worst)
     assert private["accuracy"] == {"sanitized": None, "on_device": None}
@@ -421,18 +409,8 @@ def test_a_protocol_that_has_not_run_has_the_same_page_without_what_only_a_run_c
 def test_the_smallest_protocol_costs_what_the_page_for_privacy_officers_quotes(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "privacy-review.md").read_text(encoding="utf-8")
     quoted = next(line for line in page.splitlines() if line.startswith("> For everything one user has"))
-    html, label = report_of_plan("one-vector", tmp_path / "report.html")
-    text = html.read_text(encoding="utf-8")
+    text, _, label = read(*report_of_plan("one-vector", tmp_path / "report.html"))
     assert quoted.removeprefix("> ").replace("**", "") in text
     assert "In all, one user may spend\nε = 2" in text and "policy.total</code> is infinite" not in text
-    allowed = json.loads(label.read_text(encoding="utf-8"))["runs"][0]["policy"]
+    allowed = label["runs"][0]["policy"]
     assert allowed["total_epsilon"] == 2.0 and allowed["limits"] == [{"channel": "vector", "epsilon": 2.0}]
-
-
-def test_the_command_of_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file, out = tmp_path / "plan.toml", tmp_path / "plan.html"
-    file.write_text(PLAN, encoding="utf-8")
-    ask = ["report", str(file), "--out", str(out)]
-    assert cli.main([*ask, "--set", "arm.1.embedding.epsilon=1"]) == 0
-    assert capsys.readouterr().out == f"{out}\n{out.with_suffix('.json')}\n"
-    assert f"ε = {math.pi + 1.5:.4g} (“private”" in out.read_text(encoding="utf-8")
