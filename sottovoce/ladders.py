@@ -100,11 +100,11 @@ def _of_experiment(source: Any) -> Ladders:
     return result
 
 
-def _rung(said: Mapping[str, Any]) -> Rung:
+def _rung(entry: Mapping[str, Any]) -> Rung:
     """Return a rung from its JSON-ready form."""
-    values = {key: value for key, value in said.items() if key not in ("rung", "statement", "unprotected")}
+    values = {key: value for key, value in entry.items() if key not in ("rung", "statement", "unprotected")}
     values |= {key: _number(values[key]) for key in ("epsilon", "worst_case")}
-    return Rung(said["rung"], statement=said["statement"] or "", unprotected=tuple(said["unprotected"]), **values)
+    return Rung(entry["rung"], statement=entry["statement"] or "", unprotected=tuple(entry["unprotected"]), **values)
 
 
 def _number(value: Any) -> float | None:

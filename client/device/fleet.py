@@ -121,7 +121,7 @@ class Fleet:
         """
         self._private_key = _key(key)
         host_and_port(address, "--superlink")
-        self._client = _Client(f"https://{address}", _trusting(root_certificates), self._private_key)
+        self._client = _Client(f"https://{address}", trusting(root_certificates), self._private_key)
         self._node = FlowerNode()
 
     @property
@@ -379,7 +379,7 @@ def _lost(error: httpx.TransportError) -> Lost:
     return Lost(str(error) or type(error).__name__)
 
 
-def _trusting(path: Path) -> ssl.SSLContext:
+def trusting(path: Path) -> ssl.SSLContext:
     """Return a TLS context that trusts these certificates for a SuperLink, and no certificates of the system."""
     context = context_for(SUPERLINK)
     try:

@@ -386,27 +386,27 @@ def _points(file: str, changes: list[str]) -> Iterator[tuple[dict[str, Any], Exp
             yield {"point": dict(run.point)} if run.point else {}, run.experiment
 
 
-def lines(found: Mapping[str, Any]) -> list[str]:
+def lines(findings: Mapping[str, Any]) -> list[str]:
     """Return the results of `check` as lines for people."""
     from server.card import PAYERS, price_of
 
-    point = "".join(f", {key} = {value}" for key, value in found.get("point", {}).items())
-    output = [f"{found['name']}{point}, protocol {found['way']}", ""]
-    for name, part in found["parts"].items():
+    point = "".join(f", {key} = {value}" for key, value in findings.get("point", {}).items())
+    output = [f"{findings['name']}{point}, protocol {findings['way']}", ""]
+    for name, part in findings["parts"].items():
         output.append(f"{name:<8} {part['rows']:>9,} texts: {_classes(part)}")
-    if found["dropped"]:
-        output.append(f"{found['dropped']:,} rows have a text that is in another part, and are left out")
-    for payers, crowd in found["crowds"].items():
+    if findings["dropped"]:
+        output.append(f"{findings['dropped']:,} rows have a text that is in another part, and are left out")
+    for payers, crowd in findings["crowds"].items():
         verdict = "met" if crowd["users"] >= crowd["least"] else "NOT met"
         output.append(
             f"{payers} users in a batch: {crowd['users']:,} expected, of at least {crowd['least']:,}: {verdict}"
         )
-    for cut in found["cut"]:
+    for cut in findings["cut"]:
         output.append(
             f"{cut['where']} = {cut['most']}: cuts {cut['share']:.1%} of the texts (median {cut['median']:,.0f} "
             f"{cut['unit']}, longest {cut['longest']:,})"
         )
-    for arm in found["arms"]:
+    for arm in findings["arms"]:
         output += ["", f"{arm['arm']}{' (a reference: not private)' if arm['reference'] else ''}"]
         for key, payer in PAYERS.items():
             if (price := price_of(arm[key], payer)) is not None:
@@ -415,7 +415,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         output += [f" {arm['liars']}"] if arm["liars"] else []
         output += [f" {_expected(**arm['expected'])}"] if arm["expected"] else []
     output += LEGEND
-    return [*output, *(["", *(f"Look at: {line}." for line in found["warnings"])] if found["warnings"] else [])]
+    return [*output, *(["", *(f"Look at: {line}." for line in findings["warnings"])] if findings["warnings"] else [])]
 
 
 def _expected(*, share: float, half: int | None) -> str:

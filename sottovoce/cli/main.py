@@ -28,16 +28,7 @@ from simulations.transport.signals import handling
 from sottovoce.cli import adversary, budget, experiments, text
 from sottovoce.cli import deploy as deploy_command
 from sottovoce.cli import device as device_command
-from sottovoce.cli.options import (
-    AsJson,
-    Data,
-    RayAddress,
-    Set,
-    Track,
-    end_where_nobody_was_delivered,
-    overrides,
-    show_progress,
-)
+from sottovoce.cli.options import AsJson, Data, RayAddress, Set, Track, overrides, show_progress
 from sottovoce.extras import install_command
 
 if TYPE_CHECKING:
@@ -207,7 +198,11 @@ def _show(results: dict[str, Any], out: str, as_json: bool, trackers: Sequence[T
 
     report.say(results, out, "Results, figures and the model", as_json=as_json)
     track(trackers, results)
-    end_where_nobody_was_delivered(results)
+    lines = report.undelivered(results)  # arms of which no user reached the server after a request
+    for line in lines:
+        print(f"sottovoce: {line}", file=sys.stderr)
+    if lines:
+        raise typer.Exit(1)
 
 
 @contextmanager

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,17 +61,6 @@ def overrides(set_: Sequence[str] | None, data: Path | None) -> list[str]:
         # A JSON string is a TOML string, so a folder called "1" stays a text.
         result.append(f"data.path={json.dumps(str(data), ensure_ascii=False)}")
     return result
-
-
-def end_where_nobody_was_delivered(results: Mapping[str, Any]) -> None:
-    """Exit with code 1 and a message if no user of an arm reached the server after a request."""
-    from simulations.run.report import undelivered
-
-    lines = undelivered(results)
-    for line in lines:
-        print(f"sottovoce: {line}", file=sys.stderr)
-    if lines:
-        raise typer.Exit(1)
 
 
 def show_progress(*, clock: bool = True) -> None:

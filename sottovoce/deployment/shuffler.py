@@ -90,4 +90,4 @@ def run(
     except StoreError as error:
         raise UserError(str(error)) from error
     except (KeyboardInterrupt, Terminated):
-        log.info("told to stop")
+        log.info("stopped by a signal")

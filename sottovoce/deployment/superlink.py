@@ -81,34 +81,6 @@ def command(folder: Path, *, port: int, host: str = "127.0.0.1") -> list[str]:
     )
 
 
-def wait_until_up(address: str, ca: Path, *, process: Any, seconds: float = 60.0) -> None:
-    """Wait until the SuperLink answers.
-
-    Args:
-        address: "host:port".
-        ca: Certificate of the authority.
-        process: Its subprocess.Popen.
-        seconds: Longest wait.
-
-    Raises:
-        UserError: It has ended, or does not answer in time.
-    """
-    import httpx
-
-    end = time.monotonic() + seconds
-    with httpx.Client(verify=_trusting(ca)) as client:
-        while True:
-            if process.poll() is not None:
-                raise UserError(f"superlink: {address}: it ended with code {process.returncode}")
-            try:
-                client.get(f"https://{address}/")
-                return
-            except httpx.TransportError as error:
-                if time.monotonic() > end:
-                    raise UserError(f"superlink: {address}: no answer in {seconds:.0f} s: {error}") from None
-            time.sleep(_POLL / 2)
-
-
 def register(address: str, ca: Path, public_key: Path) -> int:
     """Register a SuperNode with the SuperLink, and return its node id.
 
@@ -457,25 +429,13 @@ def _connect(client: Any, ca: Path, larger: Mapping[str, int]) -> None:
     """Make a Flower client accept a SuperLink alone, and limit the size of its answers."""
     import httpx
 
+    from client.device.fleet import trusting
     from client.device.https import BoundedTransport
 
     client._client.close()
     client._client = httpx.Client(
-        transport=BoundedTransport(_trusting(ca), larger), timeout=_PATIENCE, follow_redirects=False
+        transport=BoundedTransport(trusting(ca), larger), timeout=_PATIENCE, follow_redirects=False
     )
-
-
-def _trusting(ca: Path) -> Any:
-    from client.device.https import SUPERLINK, context_for
-
-    context = context_for(SUPERLINK)
-    try:
-        context.load_verify_locations(cafile=str(ca))
-    except FileNotFoundError:
-        raise UserError(f"--root-certificates {ca}: there is no such file") from None
-    except OSError as error:  # includes ssl.SSLError
-        raise UserError(f"--root-certificates {ca}: holds no certificate in PEM ({error.strerror})") from None
-    return context
 
 
 def _begin(grid: Any) -> None:

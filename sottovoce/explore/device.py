@@ -142,7 +142,7 @@ class Device:
         }
 
 
-def told(error: Refused) -> dict[str, Any]:
+def refusal(error: Refused) -> dict[str, Any]:
     """Return a refusal for the page: the server's message, and its meaning."""
     code, text = REFUSALS[error.reason]
     return {"reason": error.reason, "code": code, "text": text, "why": _WHY.get(error.reason, "")}

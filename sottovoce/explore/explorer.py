@@ -14,7 +14,7 @@ from mechanisms.messages.request import Request
 from mechanisms.vocabulary import NOTHING
 from simulations.errors import UserError
 from sottovoce.explore import costs, inference
-from sottovoce.explore.device import Device, Sent, told
+from sottovoce.explore.device import Device, Sent, refusal
 from sottovoce.explore.inference import Truth
 from sottovoce.explore.settings import MECHANISMS, RANGES, SLIDERS, Settings
 from sottovoce.explore.world import World
@@ -106,7 +106,7 @@ class Explorer:
         try:
             submission = self.device.send(request, text, label, self.world.encoder)
         except Refused as error:
-            return {"refused": told(error)}
+            return {"refused": refusal(error)}
         return {
             "refused": None,
             "stage": request.stage,

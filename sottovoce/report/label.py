@@ -15,7 +15,7 @@ from simulations.output.jsonable import json_ready
 from simulations.output.numbers import is_finite
 from sottovoce.report import facts
 from sottovoce.report.reading import Finished
-from sottovoce.report.studies import Study, told
+from sottovoce.report.studies import Study, summary
 
 FORMAT = "sottovoce privacy label, version 4"
 #: Users of an arm, and of PAYERS.
@@ -37,7 +37,7 @@ def label(runs: Sequence[Finished], studies: Sequence[Study] = ()) -> dict[str, 
         {
             "format": FORMAT,
             "after": "NIST SP 800-226",
-            "studies": [told(study) for study in studies],
+            "studies": [summary(study) for study in studies],
             "runs": [_run(run) for run in runs],
         }
     )

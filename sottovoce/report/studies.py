@@ -103,7 +103,7 @@ def view(study: Study) -> dict[str, Any]:
     }
 
 
-def told(study: Study) -> dict[str, Any]:
+def summary(study: Study) -> dict[str, Any]:
     """Return its entry in the label."""
     result, means = study.found, records(tables.means(study.found.points))
     return {"name": result.name, "runs": result.runs, "axes": list(result.axes), "means": means}

@@ -114,7 +114,7 @@ def planned(file: Path | str, overrides: list[str]) -> Finished:
     return Finished(Path(file), results, None, None, None, has_run=False)
 
 
-def _line(setup: ArmSetup, told: dict[str, Any]) -> ArmResult:
+def _line(setup: ArmSetup, entry: dict[str, Any]) -> ArmResult:
     """Return an arm's results, as far as it is known before a run."""
     arm = setup.arm
     spec = arm.statistic or arm.embedding or arm.text or arm.answer or {}
@@ -123,11 +123,11 @@ def _line(setup: ArmSetup, told: dict[str, Any]) -> ArmResult:
         budget = Promise(central_epsilon=arm.curator["epsilon"], central_delta=arm.curator["delta"])
     return ArmResult(
         name=arm.name,
-        way=told["way"],
+        way=entry["way"],
         reference=arm.reference,
-        ladder=told["ladder"],
-        test_ladder=told["test_ladder"],
-        liars=told["liars"],
+        ladder=entry["ladder"],
+        test_ladder=entry["test_ladder"],
+        liars=entry["liars"],
         budget=budget,
         mechanism=spec.get("mechanism"),
         label_mechanism=(arm.label or {}).get("mechanism"),

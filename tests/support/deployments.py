@@ -14,7 +14,7 @@ from pathlib import Path
 
 from simulations.transport.quiet import QUIET
 from sottovoce.deployment import certificates, superlink
-from sottovoce.deployment.processes import free_port
+from sottovoce.deployment.processes import answers, free_port
 
 #: Seconds that a process which was told to end is given, before it is killed.
 _GRACE = 10.0
@@ -97,11 +97,9 @@ def superlink_in(folder: Path, *, port: int | None = None) -> Iterator[Link]:
     """A SuperLink whose files are in a new folder."""
     port = free_port() if port is None else port
     authority, place, address = folder / "ca", folder / "superlink", f"127.0.0.1:{port}"
-    certificates.make_authority(authority)
-    certificates.issue(authority, place, "superlink")
-    certificates.make_secret(place)
+    certificates.make_keys(folder, nodes=0, hosts={})
     log = place / "log.txt"
     environment = os.environ | QUIET | {"FLWR_HOME": str(place / "home")}
     with running(superlink.command(place, port=port), log=log, env=environment) as process:
-        superlink.wait_until_up(address, authority / "ca.pem", process=process)
+        wait_until(lambda: answers(port), process)
         yield Link(place, authority, address, process)

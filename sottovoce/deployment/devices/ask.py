@@ -19,10 +19,10 @@ from simulations.corpora.files import lines
 from simulations.errors import Interrupted, Terminated, UserError
 from simulations.output.atomic import whole
 
-Found = dict[str, Any]
+Answer = dict[str, Any]
 
 
-def one(node: Path, sentence: str, **where: Any) -> Found:
+def one(node: Path, sentence: str, **where: Any) -> Answer:
     """Return {"class", "probabilities"} of a sentence, and its cost (`_costs`).
 
     Args:
@@ -36,7 +36,7 @@ def one(node: Path, sentence: str, **where: Any) -> Found:
     return {"class": max(shares, key=lambda name: shares[name]), "probabilities": shares} | _costs(answer)
 
 
-def many(node: Path, file: Path, out: Path, **where: Any) -> Found:
+def many(node: Path, file: Path, out: Path, **where: Any) -> Answer:
     """Write a line of answers for each line of a file, the whole file or nothing.
 
     A line has line number, class, the probability of each class, and sentence, separated by tabs, under a header. An
@@ -58,56 +58,56 @@ def many(node: Path, file: Path, out: Path, **where: Any) -> Found:
     return {"out": str(out), "lines": len(sentences), "classes": counts} | _costs(answer)
 
 
-def in_lines(found: Found) -> str:
+def in_lines(answer: Answer) -> str:
     """Return the results as lines for people, with the cost."""
-    if "class" in found:
-        shares = sorted(found["probabilities"].items(), key=lambda item: -item[1])
-        lines = [f"{found['class']}  ({', '.join(f'{name} {share:.3f}' for name, share in shares)})"]
+    if "class" in answer:
+        shares = sorted(answer["probabilities"].items(), key=lambda item: -item[1])
+        lines = [f"{answer['class']}  ({', '.join(f'{name} {share:.3f}' for name, share in shares)})"]
     else:
-        counts = ", ".join(f"{count:,} {name}" for name, count in found["classes"].items())
-        lines = [f"{found['out']}: {found['lines']:,} lines: {counts}"]
-    at = f" at δ = {found['delta']:g}" if found["delta"] else ""
-    price = f"{describe_cost(found['cost'])} ({found['statement']})"
-    if found["public"]:
+        counts = ", ".join(f"{count:,} {name}" for name, count in answer["classes"].items())
+        lines = [f"{answer['out']}: {answer['lines']:,} lines: {counts}"]
+    at = f" at δ = {answer['delta']:g}" if answer["delta"] else ""
+    price = f"{describe_cost(answer['cost'])} ({answer['statement']})"
+    if answer["public"]:
         charge = f"{price}: declared public, and not counted"
-    elif not found["charged"]:
+    elif not answer["charged"]:
         charge = f"nothing: asked about before, at {price}"
     else:
-        charge = price if found["charged"] == 1 else f"{price} for each of {found['charged']:,} sentences"
-    total = f"{describe_cost(found['spent'])}{at}, in all that left this device but what its policy declares public"
+        charge = price if answer["charged"] == 1 else f"{price} for each of {answer['charged']:,} sentences"
+    total = f"{describe_cost(answer['spent'])}{at}, in all that left this device but what its policy declares public"
     lines += [f"cost   {charge}", f"spent  {total}"]
     return "\n".join(lines)
 
 
-def _costs(said: Predictions) -> Found:
+def _costs(predictions: Predictions) -> Answer:
     """Return the cost.
 
     cost is the worst case of each release at the policy's delta. charged is the number of new releases. public is True
     if the policy declares them public. spent is the user's total.
     """
-    guarantee: Guarantee = said.request.question(EmbeddingQuestion).mechanism.guarantee
+    guarantee: Guarantee = predictions.request.question(EmbeddingQuestion).mechanism.guarantee
     return {
-        "cost": said.epsilon,
-        "delta": said.delta,
+        "cost": predictions.epsilon,
+        "delta": predictions.delta,
         "statement": describe_guarantee(guarantee),
-        "charged": said.charged,
-        "public": said.public,
-        "spent": said.spent,
+        "charged": predictions.charged,
+        "public": predictions.public,
+        "spent": predictions.spent,
     }
 
 
-def _write(draft: TextIO, said: Predictions, sentences: Sequence[str]) -> dict[str, int]:
+def _write(draft: TextIO, predictions: Predictions, sentences: Sequence[str]) -> dict[str, int]:
     """Write the answers, and return the number of sentences in each class."""
-    best = said.probabilities.argmax(axis=1)
-    counts = dict.fromkeys(said.classes, 0)
-    print("line", "class", *said.classes, "sentence", sep="\t", file=draft)
-    for number, (sentence, row) in enumerate(zip(sentences, said.rows.tolist(), strict=True), 1):
+    best = predictions.probabilities.argmax(axis=1)
+    counts = dict.fromkeys(predictions.classes, 0)
+    print("line", "class", *predictions.classes, "sentence", sep="\t", file=draft)
+    for number, (sentence, row) in enumerate(zip(sentences, predictions.rows.tolist(), strict=True), 1):
         if row < 0:
-            print(number, *[""] * (len(said.classes) + 2), sep="\t", file=draft)
+            print(number, *[""] * (len(predictions.classes) + 2), sep="\t", file=draft)
             continue
-        name = said.classes[best[row]]
+        name = predictions.classes[best[row]]
         counts[name] += 1
-        shares = (f"{share:.6f}" for share in said.probabilities[row])
+        shares = (f"{share:.6f}" for share in predictions.probabilities[row])
         print(number, name, *shares, " ".join(sentence.split()), sep="\t", file=draft)
     return counts
 

@@ -242,6 +242,22 @@ def test_a_run_that_was_interrupted_says_how_to_go_on_and_does(
     assert cli.main(["simulate", "--resume", "results"]) == 2 and "is finished already" in capfd.readouterr().err
 
 
+def test_check_prices_each_point_of_a_sweep(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: Path
+) -> None:
+    monkeypatch.setattr("simulations.run.check.check", lambda e: {"users": e.population.users, "arms": len(e.arms)})
+    (place / "sweep.toml").write_text(
+        GOOD + "[sweep]\nseeds = [1, 2]\n[sweep.grid]\npopulation.users = [300, 400]\n"
+        "arm.a.embedding.epsilon = [5.0, 10.0]\n"
+    )
+    assert cli.main(["check", "sweep.toml", "--json"]) == 0
+    points = [{"point": {"population.users": users}, "users": users, "arms": 2} for users in (300, 400)]
+    assert json.loads(capsys.readouterr().out) == {"points": points}
+    assert cli.main(["check", "good.toml", "--set", "population.users=300", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"users": 300, "arms": 1}
+    assert "population.users = 300" in complaint(capsys, "check", "sweep.toml", "--set", "policy.embedding=6.0")
+
+
 def test_a_bug_is_not_passed_off_as_the_users_mistake(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
     for error in (KeyError("x"), RuntimeError("x"), OSError("x"), ModuleNotFoundError("x", name="simulations.x")):
         replace_run(monkeypatch, raising(error))

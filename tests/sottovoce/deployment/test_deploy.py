@@ -146,54 +146,59 @@ def test_the_proxy_of_the_page_passes_what_a_device_calls() -> None:
     assert {re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower() for name in called} == set(passed.split("|"))
 
 
-def options(keys: Path, party: str) -> list[str]:
-    return ["--certificate", f"{keys}/{party}/cert.pem", "--key", f"{keys}/{party}/cert.key"]
+ADDRESS = "x:65536"
+
+
+def command(keys: Path, name: str, **changes: object) -> list[object]:
+    """The command of a party whose keys are there, with other options."""
+    own, place, more = {
+        "shuffler": ("shuffler", "store", {"superlink": "127.0.0.1:1", "users": "nobody.jsonl", "port": 1}),
+        "train": ("server", "study.toml", {"shuffler": "127.0.0.1:1", "arm": "a", "public": "none", "out": "run"}),
+        "predict": ("predict", "nowhere", {"port": 1}),
+    }[name]
+    options: dict[str, object] = {"certificate": keys / own / "cert.pem", "key": keys / own / "cert.key"}
+    options |= {"seal_key": keys / own / "seal.key"} | more
+    if name != "predict":
+        options["root_certificates"] = keys / "ca" / "ca.pem"
+    if name == "shuffler":
+        options |= {"secret": keys / "superlink" / "secret", "enrolment_key": keys / "enrolment" / "sign.pub"}
+    words = (word for key, value in (options | changes).items() for word in (f"--{key.replace('_', '-')}", value))
+    return ["deploy", name, place, *words]
 
 
 def test_every_command_reads_addresses_alike(keys: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    address = "x:65536"
-    trusted = ["--root-certificates", keys / "ca" / "ca.pem"]
-    link = ["--superlink", address, *trusted]
-    train = ["train", "study.toml", "--arm", "a", "--public", "none", "--out", "run", "--shuffler", address, *trusted]
-    shuffler = ["shuffler", "store", *link, *options(keys, "shuffler"), "--port", 1, "--users", "none"]
-    shuffler += ["--seal-key", keys / "shuffler" / "seal.key"]
-    for command in (
-        ["keys", "register", keys / "nodes" / "0" / "node.pub", *link],
-        [*shuffler, "--secret", keys / "superlink" / "secret", "--enrolment-key", "none"],
-        [*train, *options(keys, "server"), "--seal-key", keys / "server" / "seal.key"],
+    register = ["deploy", "keys", "register", keys / "nodes" / "0" / "node.pub", "--superlink", ADDRESS]
+    for words in (
+        [*register, "--root-certificates", keys / "ca" / "ca.pem"],
+        command(keys, "shuffler", superlink=ADDRESS),
+        command(keys, "train", shuffler=ADDRESS),
     ):
-        assert f"{address}: must be HOST:PORT, without a scheme" in complaint(capsys, "deploy", *command)
-    assert cli.main(["simulate", "study.toml", "--ray-address", address]) == 2
-    assert f"--ray-address {address}: must be HOST:PORT" in capsys.readouterr().err
+        assert f"{ADDRESS}: must be HOST:PORT, without a scheme" in complaint(capsys, *words)
+    assert f"--ray-address {ADDRESS}: must be HOST:PORT" in complaint(
+        capsys, "simulate", "study.toml", "--ray-address", ADDRESS
+    )
 
 
 def test_a_superlink_that_is_not_there_is_one_line(keys: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--superlink", f"127.0.0.1:{free_port()}", "--root-certificates", keys / "ca" / "ca.pem"]
-    assert ": cannot be reached: " in complaint(
-        capsys, "deploy", "keys", "register", keys / "nodes" / "0" / "node.pub", *where
-    )
-    line = complaint(capsys, "deploy", "keys", "register", keys / "ca" / "ca.pem", *where)
+    register = ["deploy", "keys", "register"]
+    assert ": cannot be reached: " in complaint(capsys, *register, keys / "nodes" / "0" / "node.pub", *where)
+    line = complaint(capsys, *register, keys / "ca" / "ca.pem", *where)
     assert line.endswith("ca.pem: holds no SuperNode's public key")
 
 
 def test_a_party_whose_files_are_missing_says_which(keys: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    authority = ["--root-certificates", keys / "ca" / "ca.pem"]
-    train = ["train", "study.toml", "--arm", "a", "--public", "none", "--out", "run", "--shuffler", "127.0.0.1:1"]
-    train += authority
-    train += options(keys, "server")
     (keys / "short.key").write_text("ab" * 31)
-    for name in ("ca/ca.pem", "short.key"):
-        line = complaint(capsys, "deploy", *train, "--seal-key", keys / name)
-        assert line.endswith(f"{name}: is no key to seal or to sign with, which is 64 hexadecimal digits")
-    assert complaint(capsys, "deploy", *train, "--seal-key", "none").startswith("none: cannot be read")
-    shuffler = ["shuffler", "store", "--superlink", "127.0.0.1:1", *authority, *options(keys, "shuffler"), "--port", 1]
-    shuffler += ["--secret", keys / "superlink" / "secret", "--users", "nobody.jsonl"]
-    shuffler += ["--seal-key", keys / "shuffler" / "seal.key"]
-    line = complaint(capsys, "deploy", *shuffler, "--enrolment-key", keys / "enrolment" / "sign.pub")
-    assert line.startswith("--users nobody.jsonl: cannot be read")
-    assert complaint(capsys, "deploy", *shuffler, "--enrolment-key", "none").startswith("none: cannot be read")
-    predict = ["predict", "nowhere", *options(keys, "predict"), "--port", 1]
-    assert complaint(capsys, "deploy", *predict).startswith("nowhere: holds no finished run")
+    no_key = "is no key to seal or to sign with, which is 64 hexadecimal digits"
+    for name, changes, said in (
+        ("train", {"seal_key": keys / "ca" / "ca.pem"}, f"ca.pem: {no_key}"),
+        ("train", {"seal_key": keys / "short.key"}, f"short.key: {no_key}"),
+        ("train", {"seal_key": "none"}, "none: cannot be read"),
+        ("shuffler", {}, "--users nobody.jsonl: cannot be read"),
+        ("shuffler", {"enrolment_key": "none"}, "none: cannot be read"),
+        ("predict", {}, "nowhere: holds no finished run"),
+    ):
+        assert said in complaint(capsys, *command(keys, name, **changes))
 
 
 def test_a_question_that_is_being_written_is_no_other_question(tmp_path: Path) -> None:

@@ -46,16 +46,13 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "deployment"
     place.mkdir()
     yield place
-    for one in running(place):
-        os.kill(one.pid, signal.SIGKILL)
+    for process in running(place):
+        os.kill(process.pid, signal.SIGKILL)
 
 
-def started(folder: Path, shows: list[str] | None = None) -> Parties:
-    return Parties(folder, show=print if shows is None else shows.append)
-
-
-def alive(folder: Path) -> list[int]:
-    return [one.pid for one in running(folder)]
+@pytest.fixture()
+def ours(folder: Path) -> Parties:
+    return Parties(folder, show=print)
 
 
 def until(true: object, seconds: float = 20.0) -> None:
@@ -67,7 +64,7 @@ def until(true: object, seconds: float = 20.0) -> None:
 
 def test_a_command_is_shown_noted_and_logged_for_its_owner_alone(folder: Path) -> None:
     shows: list[str] = []
-    ours = started(folder, shows)
+    ours = Parties(folder, show=shows.append)
     process = ours.start("the party", "place", ["sh", "-c", "echo $GIVEN; echo bad 1>&2"], {"GIVEN": "a b"})
     process.wait()
     assert shows == ["GIVEN='a b' sh -c 'echo $GIVEN; echo bad 1>&2'"]
@@ -77,8 +74,7 @@ def test_a_command_is_shown_noted_and_logged_for_its_owner_alone(folder: Path) -
     ours.stop()
 
 
-def test_progress_is_passed_on_and_nothing_else_is(folder: Path, lines: list[str]) -> None:
-    ours = started(folder, [])
+def test_progress_is_passed_on_and_nothing_else_is(ours: Parties, lines: list[str]) -> None:
     ours.start("the party", "place", ["sh", "-c", "echo '    0.2 s  half done'; echo noise; printf '    1.0 s  do'"])
     with pytest.raises(UserError):
         ours.until(lambda: False, what="never", seconds=20)
@@ -86,8 +82,7 @@ def test_progress_is_passed_on_and_nothing_else_is(folder: Path, lines: list[str
     ours.stop()
 
 
-def test_a_party_that_ends_early_is_named_with_its_last_telling_line_and_its_log(folder: Path) -> None:
-    ours = started(folder)
+def test_a_party_that_ends_early_is_named_with_its_last_telling_line_and_its_log(folder: Path, ours: Parties) -> None:
     ours.start("good", "good", SLEEP)
     script = "echo starting; printf '\\033[91mERROR\\033[0m: no room at all\\n'; echo shutting down; exit 3"
     ours.start("bad", "bad", ["sh", "-c", script])
@@ -96,11 +91,10 @@ def test_a_party_that_ends_early_is_named_with_its_last_telling_line_and_its_log
     log = folder / "bad" / "log"
     assert str(caught.value) == f"bad has ended with exit code 3: ERROR: no room at all; its log is {log}"
     ours.stop()
-    assert alive(folder) == []
+    assert running(folder) == []
 
 
-def test_a_party_whose_work_has_an_end_may_end(folder: Path) -> None:
-    ours = started(folder)
+def test_a_party_whose_work_has_an_end_may_end(folder: Path, ours: Parties) -> None:
     ours.start("good", "good", SLEEP)
     ours.start("worker", "worker", ["true"])
     ours.finish("worker")
@@ -113,14 +107,13 @@ def test_a_party_whose_work_has_an_end_may_end(folder: Path) -> None:
     ours.stop()
 
 
-def test_one_that_ignores_sigterm_is_killed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_ignores_sigterm_is_killed(folder: Path, ours: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parties, "GRACE", 0.3)
-    ours = started(folder)
     process = ours.start("stubborn", "stubborn", STUBBORN)
     until(lambda: (folder / "stubborn" / "log").read_text() == "ready\n")
     ours.stop()
     assert process.returncode == -signal.SIGKILL
-    assert alive(folder) == []
+    assert running(folder) == []
 
 
 def test_after_a_sigkill_of_the_one_that_started_them_all_are_found_and_stopped(folder: Path) -> None:
@@ -130,8 +123,8 @@ def test_after_a_sigkill_of_the_one_that_started_them_all_are_found_and_stopped(
     assert [p.party for p in running(folder)] == ["deploy up", "sleeper", "other"]
     starter.kill()
     starter.wait()
-    assert len(alive(folder)) == 2
-    assert len(stop(folder)) == 2 and alive(folder) == [] and stop(folder) == []
+    assert len(running(folder)) == 2
+    assert len(stop(folder)) == 2 and running(folder) == [] and stop(folder) == []
     until(lambda: not there(group))  # nor the child of one
 
 
@@ -143,41 +136,34 @@ def there(group: int) -> bool:
     return True
 
 
-def test_the_children_of_a_party_that_has_ended_are_stopped(folder: Path) -> None:
-    ours = started(folder)
+def test_the_children_of_a_party_that_has_ended_are_stopped(folder: Path, ours: Parties) -> None:
     process = ours.start("parent", "parent", ["sh", "-c", "trap '' TERM; sleep 600 & exit 0"])
-    until(lambda: alive(folder) == [])
+    until(lambda: running(folder) == [])
     assert there(process.pid)
     ours.stop()
     until(lambda: not there(process.pid))
 
 
 def test_strangers_are_let_live(folder: Path, tmp_path: Path) -> None:
+    """Of another folder, as in a copy; of a number that is used again; of another start of the machine."""
     strangers = [subprocess.Popen(SLEEP, start_new_session=True) for _ in range(3)]
-    starts = [parties._start(one.pid) for one in strangers]
-    entries = {
-        "folder": str(tmp_path / "elsewhere"),  # as in a copy
-        "processes": [
-            {"party": "shuffler", "pid": one.pid, "start": start} for one, start in zip(strangers, starts, strict=True)
-        ],
-    }
-    (folder / LIST).write_text(json.dumps(entries))
-    assert stop(folder) == []
-    entries = {
-        "folder": os.path.realpath(folder),
-        "processes": [
-            {"party": "shuffler", "pid": strangers[0].pid, "start": f"{starts[0]}0"},  # the number is used again
-            {"party": "deploy up", "pid": strangers[1].pid, "start": "another boot 7"},
-        ],
-    }
-    (folder / LIST).write_text(json.dumps(entries))
+    first, second, third = (parties._start(process.pid) for process in strangers)
     try:
-        assert stop(folder) == []
-        assert all(one.poll() is None for one in strangers)
+        for place, starts in (
+            (tmp_path / "elsewhere", [first, second, third]),
+            (folder, [f"{first}0", "another boot 7", ""]),
+        ):
+            entries = [
+                {"party": "shuffler", "pid": process.pid, "start": start}
+                for process, start in zip(strangers, starts, strict=True)
+            ]
+            (folder / LIST).write_text(json.dumps({"folder": os.path.realpath(place), "processes": entries}))
+            assert stop(folder) == []
+        assert all(process.poll() is None for process in strangers)
     finally:
-        for one in strangers:
-            one.kill()
-            one.wait()
+        for process in strangers:
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize(
@@ -188,6 +174,9 @@ def test_signals_end_a_deployment_in_good_order(number: int, raised: type[BaseEx
     """Whoever ended it is told by the exit code: 143 after SIGTERM, 130 after Ctrl-C."""
     with handling({number: signal.SIG_IGN}):
         with pytest.raises(raised), ending_on_signals():
-            signal.raise_signal(number)
+            try:
+                signal.raise_signal(number)
+            finally:
+                signal.raise_signal(signal.SIGINT)  # a second changes nothing
         assert signal.getsignal(number) is signal.SIG_IGN
     assert Interrupted("x", by=raised()).code == (143 if number == signal.SIGTERM else 130)

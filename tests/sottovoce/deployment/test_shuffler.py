@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from mechanisms.messages import signature
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import batch_identity, unseal
 from mechanisms.messages.wire import MAX_REQUEST_BYTES, record_to_bytes, reply_to_record, request_to_record
@@ -27,6 +26,7 @@ from simulations.shuffler.enrolment import tokens
 from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.store import Store, StoreError
 from sottovoce.deployment import certificates, shuffler_client
+from sottovoce.deployment.keys import read_key
 from sottovoce.deployment.processes import free_port
 from sottovoce.deployment.shuffler import run
 from sottovoce.deployment.shuffler_client import Delivered, Shuffler
@@ -80,10 +80,8 @@ def post(client: httpx.Client, asked: Request | bytes, **headers: str) -> httpx.
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys")
-    for authority in ("ca", "other"):
-        certificates.make_authority(folder / authority)
-    certificates.issue(folder / "ca", folder / "shuffler", "shuffler")
-    certificates.issue(folder / "ca", folder / "server", TRAINING_SERVER, client=True)
+    certificates.make_keys(folder, nodes=0, hosts={})
+    certificates.make_authority(folder / "other")
     certificates.issue(folder / "ca", folder / "another", "somebody", client=True)
     certificates.issue(folder / "ca", folder / "no-client", TRAINING_SERVER)
     certificates.issue(folder / "other", folder / "foreign", TRAINING_SERVER, client=True)
@@ -146,11 +144,6 @@ def test_another_partys_certificate_is_refused(service: Service) -> None:
         for given in (client.get("/v1/stages/train"), post(client, wanted()), client.get("/"), client.put("/x")):
             assert (given.status_code, given.text) == (403, "only the training server is served here")
     assert service.rounds.store.open_stages() == []
-
-
-def test_plaintext_is_refused(service: Service) -> None:
-    with pytest.raises(httpx.TransportError):
-        httpx.get(f"http://127.0.0.1:{service.port}/v1/stages/train", trust_env=False)
 
 
 BODY = record_to_bytes(request_to_record(wanted()))
@@ -226,23 +219,19 @@ def test_without_tls_nobody_is_known(tmp_path: Path) -> None:
 # -- the process
 
 
-def started(folder: Path, keys: Path, superlink: str = "127.0.0.1:1", **changes: Any) -> None:
+def started(folder: Path, keys: Path, **changes: Any) -> None:
     """A shuffler in `folder`/place, with an enrolment and a secret that are there."""
-    signer, authority = signature.generate_keys()
-    (folder / "tokens.jsonl").write_text(tokens({"1": {"key": device(1)[1].hex(), "users": {"0": 1, "1": 1}}}, signer))
-    (folder / "enrolment.pub").write_text(authority.hex())
-    (folder / "secret").write_bytes(bytes(32))
-    (folder / "seal.key").write_text(OPENS.hex())
+    users = {"1": {"key": device(1)[1].hex(), "users": {"0": 1, "1": 1}}}
+    (folder / "tokens.jsonl").write_text(tokens(users, read_key(keys / "enrolment" / "sign.key")))
     options: dict[str, Any] = {
-        "superlink": superlink,
+        "superlink": "127.0.0.1:1",
         "root_certificates": keys / "ca" / "ca.pem",
-        "secret": folder / "secret",
+        "secret": keys / "superlink" / "secret",
         "certificate": keys / "shuffler" / "cert.pem",
         "key": keys / "shuffler" / "cert.key",
-        "port": 0,
         "users": folder / "tokens.jsonl",
-        "enrolment_key": folder / "enrolment.pub",
-        "seal_key": folder / "seal.key",
+        "enrolment_key": keys / "enrolment" / "sign.pub",
+        "seal_key": keys / "shuffler" / "seal.key",
     }
     run(folder / "place", **options | changes)
 
@@ -251,13 +240,6 @@ def test_a_file_that_is_missing_ends_in_one_line(tmp_path: Path, keys: Path) -> 
     for name in ("root_certificates", "secret", "users", "enrolment_key", "seal_key", "certificate"):
         with pytest.raises(UserError, match=rf"{tmp_path / 'missing'}[^\n]+$"):
             started(tmp_path, keys, **{name: tmp_path / "missing"})
-
-
-def test_a_superlink_that_is_not_there_ends_in_one_line(tmp_path: Path, keys: Path) -> None:
-    port = free_port()
-    with pytest.raises(UserError, match=rf"127\.0\.0\.1:{port}: cannot be reached") as caught:
-        started(tmp_path, keys, f"127.0.0.1:{port}")
-    assert "\n" not in str(caught.value)
 
 
 def test_a_store_that_another_shuffler_has_ends_in_one_line(tmp_path: Path, keys: Path) -> None:
