@@ -237,7 +237,10 @@ class _Deployment:
     def run(self, port: int) -> Results:
         """Run SuperLink, devices and shuffler; then the training server, from its start to its end."""
         self.superlink = f"{_HOST}:{port}"
-        self._start_superlink(port)
+        place = self.folder / "superlink"
+        command = superlink.command(place, port=port)
+        self.parties.start("SuperLink", "superlink", command, {"FLWR_HOME": str(place / "home")})
+        self.parties.until(lambda: answers(port), what="the SuperLink is not up", seconds=STARTING)
         self._start_nodes()
         shuffler = self._start_shuffler()
         self._train(shuffler)
@@ -250,12 +253,6 @@ class _Deployment:
         )
         write(result, self.folder)
         return result
-
-    def _start_superlink(self, port: int) -> None:
-        place = self.folder / "superlink"
-        command = superlink.command(place, port=port)
-        self.parties.start("SuperLink", "superlink", command, {"FLWR_HOME": str(place / "home")})
-        self.parties.until(lambda: answers(port), what="the SuperLink is not up", seconds=STARTING)
 
     def _start_nodes(self) -> None:
         """Register the devices' keys, sign each device's users as the enrolment authority, and start the devices."""

@@ -284,6 +284,13 @@ def line(keys: Path, port: int, authority: str = "ca") -> Shuffler:
     )
 
 
+@pytest.fixture
+def there(keys: Path, tmp_path: Path, nodes: Nodes) -> Iterator[Shuffler]:
+    """A line to a shuffler at work."""
+    with shuffler(keys, tmp_path, nodes) as port, line(keys, port) as opened:
+        yield opened
+
+
 def users(place: Path, line: Any) -> RemoteShuffler:
     (place / "seal.key").write_text(PRIVATE.hex())
     return RemoteShuffler(line, seal_keys=[place / "seal.key"], timeout=20.0)
@@ -303,11 +310,10 @@ def payload(collected: Collected) -> np.ndarray:
 
 
 def test_a_stage_gives_its_batch_and_the_same_one_again(
-    keys: Path, tmp_path: Path, nodes: Nodes, lines: list[str]
+    there: Shuffler, tmp_path: Path, nodes: Nodes, lines: list[str]
 ) -> None:
-    with shuffler(keys, tmp_path, nodes) as port, line(keys, port) as there:
-        server = users(tmp_path, there)
-        first, again = collect(server), collect(users(tmp_path, there))
+    server = users(tmp_path, there)
+    first, again = collect(server), collect(users(tmp_path, there))
     assert (first.batch.users, len(first.batch.releases[0]), first.dropped, first.errors) == (8, 8, {}, {})
     assert whose(tmp_path, server) == list(range(100, 108))
     assert (payload(first) == payload(again)).all()
@@ -321,30 +327,27 @@ def test_without_origins_nobody_knows_whose_rows_are(keys: Path, tmp_path: Path,
     assert not (tmp_path / "origins").exists()
 
 
-def test_a_batch_of_too_few_users_is_discarded(keys: Path, tmp_path: Path, nodes: Nodes) -> None:
+def test_a_batch_of_too_few_users_is_discarded(there: Shuffler, tmp_path: Path, nodes: Nodes) -> None:
     asked = {"stage": "small", "minimum_users": 5}
     nodes.replies = {ONE: answer(wanted(**asked), ENROLLED[ONE].users), TWO: "code 5"}
-    with shuffler(keys, tmp_path, nodes) as port, line(keys, port) as there:
-        found = collect(users(tmp_path, there), **asked)
+    found = collect(users(tmp_path, there), **asked)
     assert found.batch.releases == () and found.batch.users == 0
     assert found.batch.discarded == "4 users are fewer than the 5 a batch must have"
     assert found.errors == {"the node is not there": 1}
 
 
-def test_rows_that_come_to_nothing_are_taken_off_the_users(keys: Path, tmp_path: Path, nodes: Nodes) -> None:
+def test_rows_that_come_to_nothing_are_taken_off_the_users(there: Shuffler, tmp_path: Path, nodes: Nodes) -> None:
     rows = nodes.replies[ONE].rows.copy()
     rows[1, -1] ^= 1
     nodes.replies[ONE] = replace(nodes.replies[ONE], rows=rows)
-    with shuffler(keys, tmp_path, nodes) as port, line(keys, port) as there:
-        server = users(tmp_path, there)
-        found = collect(server)
+    server = users(tmp_path, there)
+    found = collect(server)
     assert found.batch.users == 7 and found.dropped == {"does not open": 1}
     assert whose(tmp_path, server) == [100, *range(102, 108)]
 
 
-def test_a_batch_that_is_replayed_or_exchanged_is_refused(keys: Path, tmp_path: Path, nodes: Nodes) -> None:
-    with shuffler(keys, tmp_path, nodes) as port, line(keys, port) as there:
-        collect(users(tmp_path, there))
+def test_a_batch_that_is_replayed_or_exchanged_is_refused(there: Shuffler, tmp_path: Path, nodes: Nodes) -> None:
+    collect(users(tmp_path, there))
     rows = np.concatenate([reply.rows for reply in nodes.replies.values()])
 
     class Hostile:
