@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
@@ -361,37 +361,41 @@ def check(
         return
     if file is None:
         raise click.UsageError("Missing argument 'FILE.toml', or --schema")
+    from simulations.experiment import load
     from simulations.run import check
 
     show_progress()
-    findings = [point | check.check(experiment) for point, experiment in _points(file, overrides(set_, data))]
+    changes = overrides(set_, data)
+    findings = check.check(load(file, changes))
+    points = [{"point": dict(point)} | check.check(experiment) for point, experiment in _grid(file, changes)]
     if as_json:
-        return print_json(findings[0] if len(findings) == 1 else {"points": findings})
-    _print([line for point in findings for line in lines(point)])
+        return print_json(findings | ({"sweep": points} if points else {}))
+    _print([line for part in (findings, *points) for line in lines(part)])
 
 
-def _points(file: str, changes: list[str]) -> Iterator[tuple[dict[str, Any], Experiment]]:
-    """Yield an experiment, or each point of a sweep as {"point"} with its experiment of the first seed."""
-    from simulations.experiment import load
+def _grid(file: str, changes: list[str]) -> list[tuple[Mapping[str, Any], Experiment]]:
+    """Return each point of a file's [sweep.grid], with its experiment of the first seed."""
     from simulations.experiment.toml import SWEEP, document
     from simulations.sweep.definition import load_study
 
-    if not {SWEEP, "experiment"} & document(file).keys():
-        yield {}, load(file, changes)
-        return
-    points: list[Mapping[str, Any]] = []
-    for run in load_study(file, changes).runs:
-        if run.point not in points:
-            points.append(run.point)
-            yield {"point": dict(run.point)} if run.point else {}, run.experiment
+    table = document(file).get(SWEEP)
+    if not (isinstance(table, dict) and "grid" in table):
+        return []
+    runs = load_study(file, changes).runs
+    return [(run.point, run.experiment) for run in runs if run.experiment.seed == runs[0].experiment.seed]
 
 
 def lines(findings: Mapping[str, Any]) -> list[str]:
     """Return the results of `check` as lines for people."""
     from server.card import PAYERS, price_of
 
-    point = "".join(f", {key} = {value}" for key, value in findings.get("point", {}).items())
-    output = [f"{findings['name']}{point}, protocol {findings['way']}", ""]
+    output = [f"{findings['name']}, protocol {findings['way']}", ""]
+    if "point" in findings:
+        output = [
+            "",
+            f"sweep, {', '.join(f'{key} = {value}' for key, value in findings['point'].items())}: {output[0]}",
+            "",
+        ]
     for name, part in findings["parts"].items():
         output.append(f"{name:<8} {part['rows']:>9,} texts: {_classes(part)}")
     if findings["dropped"]:

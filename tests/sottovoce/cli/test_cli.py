@@ -247,15 +247,16 @@ def test_check_prices_each_point_of_a_sweep(
 ) -> None:
     monkeypatch.setattr("simulations.run.check.check", lambda e: {"users": e.population.users, "arms": len(e.arms)})
     (place / "sweep.toml").write_text(
-        GOOD + "[sweep]\nseeds = [1, 2]\n[sweep.grid]\npopulation.users = [300, 400]\n"
-        "arm.a.embedding.epsilon = [5.0, 10.0]\n"
+        f"{GOOD}[population]\nusers = 500\n[sweep]\nseeds = [1, 2]\n[sweep.grid]\npopulation.users = [300, 400]\n"
+        "arm.a.embedding.epsilon = [5.0, 12.0]\n"
     )
     assert cli.main(["check", "sweep.toml", "--json"]) == 0
     points = [{"point": {"population.users": users}, "users": users, "arms": 2} for users in (300, 400)]
-    assert json.loads(capsys.readouterr().out) == {"points": points}
-    assert cli.main(["check", "good.toml", "--set", "population.users=300", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"users": 300, "arms": 1}
-    assert "population.users = 300" in complaint(capsys, "check", "sweep.toml", "--set", "policy.embedding=6.0")
+    assert json.loads(capsys.readouterr().out) == {"users": 500, "arms": 1, "sweep": points}
+    assert cli.main(["check", "good.toml", "--json"]) == 0 and "sweep" not in json.loads(capsys.readouterr().out)
+    assert "sweep.toml: population.users = 300" in complaint(
+        capsys, "check", "sweep.toml", "--set", "policy.embedding=32.0"
+    )
 
 
 def test_a_bug_is_not_passed_off_as_the_users_mistake(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
