@@ -9,6 +9,7 @@ import os
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -187,3 +188,12 @@ def serving(service: uvicorn.Server, host: str, port: int) -> Iterator[tuple[str
         finally:
             service.should_exit = True
             thread.join(_STARTING_SECONDS)
+
+
+def wait_for(thread: threading.Thread) -> None:
+    """Wait until a service ends. A signal may interrupt this.
+
+    An interrupted `join` of Python 3.11 would mark the thread as ended, and nothing would wait for it afterwards.
+    """
+    while thread.is_alive():
+        time.sleep(0.1)

@@ -129,7 +129,7 @@ def run(place: Path, *, seal_keys: Sequence[Path] = (), **where: Any) -> None:
     form = f"releases sealed to {ids}" if ids else "releases in clear within TLS"
     with _serving(model, **where) as (address, thread), suppress(KeyboardInterrupt, Terminated):  # the normal end
         log.info(f"{place}: answers {form} at https://{address}, {', '.join(model.classes)}")
-        thread.join()
+        https.wait_for(thread)
 
 
 def _serving(model: Predictor, *, certificate: Path, key: Path, host: str = "127.0.0.1", port: int = 0) -> Any:

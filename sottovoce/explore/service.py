@@ -223,7 +223,7 @@ def run(*, run: Path | None = None, port: int = 0, say: Callable[[str], None]) -
     with explorer(world) as page, https.serving(_server(page, token), "127.0.0.1", port) as (address, thread):
         say(f"http://{address}/{token}/")
         with suppress(KeyboardInterrupt, Terminated):  # the normal end
-            thread.join()
+            https.wait_for(thread)
 
 
 def _server(shown: Explorer, token: str) -> uvicorn.Server:
