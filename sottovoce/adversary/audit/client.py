@@ -20,6 +20,7 @@ from client.policy import Policy
 from client.shard import write_shard
 from client.store.ledger import Key, Ledger
 from mechanisms.accounting.shuffle import amplify
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.channels import CHANNELS
 from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.messages.questions import (
@@ -57,8 +58,6 @@ from sottovoce.adversary.audit import games as audit_games
 from sottovoce.adversary.audit.games import Game, PairClaim, claim, streams, words
 from sottovoce.adversary.estimators.audit import Fit, finite, known, learned, looked_at, paired
 
-IntArray = NDArray[np.int64]
-
 ENCODER = "ab" * 32
 ARM = "audit"
 #: Width of the encoder, dimension of the maps, number of labels.
@@ -75,23 +74,6 @@ def few_words() -> Vocabulary:
     return words(4)
 
 
-def request(channel: str, *, stage: str = "train", arm: str = ARM) -> Request:
-    """Return the request of a channel. "embedding" includes the label."""
-    maps = Projection(ENCODER, np.zeros(WIDTH, np.float32), np.eye(WIDTH, DIM, dtype=np.float32))
-    questions: tuple[Question, ...]
-    if channel == TextQuestion.channel:
-        vocabulary = few_words()
-        questions = (TextQuestion(TEXT | {"vocabulary": vocabulary.identity}, classes=CLASSES, vocabulary=vocabulary),)
-    elif channel == VectorQuestion.channel:
-        questions = (VectorQuestion(STATISTIC, projection=maps, codes=simplex_codes(2)),)
-    else:
-        questions = (
-            EmbeddingQuestion(EMBEDDING, projection=maps, classes=CLASSES),
-            LabelQuestion(LABEL, classes=CLASSES),
-        )
-    return Request(arm=arm, stage=stage, split="train", minimum_users=0, questions=questions)
-
-
 #: Total of a device: more than any audit spends.
 _TOTAL = 1e12
 
@@ -104,12 +86,12 @@ class Clients:
         folder: Folder of the nodes.
         deployed: True for nodes as on a device: randomness of the operating system, a durable ledger, and sealed
             releases that the audit opens like a server. False for nodes simulated from a seed.
-        answered: Replies with the names of their nodes.
+        answered: Replies of each node, by its name.
     """
 
     folder: Path
     deployed: bool = False
-    answered: list[tuple[str, Reply]] = field(default_factory=list)
+    answered: dict[str, list[Reply]] = field(default_factory=dict)
     _keys: tuple[bytes, bytes] = field(default_factory=generate_keys)
     _shuffler: tuple[bytes, bytes] = field(default_factory=generate_keys)
 
@@ -119,8 +101,18 @@ class Clients:
         return "" if self.deployed else ARM
 
     def request(self, channel: str, *, stage: str = "train") -> Request:
-        """Return the request of a channel to these nodes: see `request`."""
-        return request(channel, stage=stage, arm=self.arm)
+        """Return the request of a channel to these nodes. "embedding" includes the label."""
+        maps = Projection(ENCODER, np.zeros(WIDTH, np.float32), np.eye(WIDTH, DIM, dtype=np.float32))
+        questions: tuple[Question, ...] = (
+            EmbeddingQuestion(EMBEDDING, projection=maps, classes=CLASSES),
+            LabelQuestion(LABEL, classes=CLASSES),
+        )
+        if channel == TextQuestion.channel:
+            words = few_words()
+            questions = (TextQuestion(TEXT | {"vocabulary": words.identity}, classes=CLASSES, vocabulary=words),)
+        elif channel == VectorQuestion.channel:
+            questions = (VectorQuestion(STATISTIC, projection=maps, codes=simplex_codes(2)),)
+        return Request(arm=self.arm, stage=stage, split="train", minimum_users=0, questions=questions)
 
     def write(
         self,
@@ -133,16 +125,9 @@ class Clients:
         embeddings: NDArray[np.float32] | None = None,
         seed: int,
     ) -> None:
-        """Write a node whose users agree to everything.
+        """Write a node of this name whose users (n,) agree to everything, with n records of these numbers and contents.
 
-        Args:
-            name: Name of the node.
-            users: Users (n,).
-            records: Records (n,).
-            texts: n texts.
-            labels: Labels (n,), if any.
-            embeddings: Embeddings (n, WIDTH), if any.
-            seed: Seed of a simulated node.
+        Embeddings are (n, WIDTH). A simulated node has the seed.
         """
         folder, words_folder = self.folder / name, self.folder / "words"
         if not words_folder.exists():
@@ -158,28 +143,75 @@ class Clients:
         else:
             write_node(folder, vocabulary=words_folder.resolve(), seed=seed, arms={ARM: policy})
 
-    def ask(self, name: str, asked: Request) -> Reply:
+    def ask(self, name: str, request: Request) -> Reply:
         """Return the reply of a node to a request, over the wire.
 
         Raises:
             UserError: It does not answer, or a sealed row does not open.
         """
         try:
-            content = answer(request_to_record(asked), load_node(self.folder / name))
+            content = answer(request_to_record(request), load_node(self.folder / name))
         except Exception as error:  # of any type: nothing left the node, so there is nothing to measure
             raise UserError(f"audit: a client does not answer ({type(error).__name__})") from error
         record = record_from_bytes(record_to_bytes(content))
         if self.deployed:
-            device, identity = load_node(self.folder / name).device_key, request_identity(request_to_record(asked))
+            device, identity = load_node(self.folder / name).device_key, request_identity(request_to_record(request))
             envelope = open_envelope(sealed_from_record(record), identity, self._shuffler[0], public_of(device))
-            batch, dropped = open_batch(envelope.rows, asked, self._keys[:1])
+            batch, dropped = open_batch(envelope.rows, request, self._keys[:1])
             if len(batch) != len(envelope):
                 raise UserError(f"audit: sealed releases of a device are no releases to a server: {dict(dropped)}")
             reply = Reply(envelope.users, envelope.records, batch.releases)
         else:
             reply = reply_from_record(record)
-        self.answered.append((name, reply))
+        self.answered.setdefault(name, []).append(reply)
         return reply
+
+    # --- both sides of a game
+
+    def reply(self, channel: str, side: int, n: int, seed: int) -> Reply:
+        """Return the reply of a side of a game. It is kept, because several games use it.
+
+        Sides come in pairs, an even number for x and the next for x'. Of texts, 0 is x and any other number an x'. Rows
+        2i belong to the adversary's own users, who hold x; rows 2i + 1 to the targets.
+        """
+        name = f"{channel}-{side}-{n}-{seed}"
+        if name in self.answered:
+            return self.answered[name][0]
+        self._write_side(channel, name, side, n, seed)
+        return self.ask(name, self.request(channel))
+
+    def targets(self, channel: str, side: int, n: int, seed: int) -> NDArray[Any]:
+        """Return the targets' releases on the channel, decoded if they are vectors."""
+        values = values_of(self.reply(channel, side, n, seed), channel)[1::2]
+        return SPHERE.decode(values) if values.ndim > 1 and channel != TextQuestion.channel else values
+
+    def same(self, channel: str, side: int, n: int, seed: int) -> NDArray[Any]:
+        """Return 1 for each of a target's releases that equals that of the adversary's own user beside them, else 0."""
+        reply = self.reply(channel, side, n, seed)
+        values = [values_of(reply, release.channel).reshape(2 * n, -1) for release in reply.releases]
+        return np.column_stack([(v[1::2] == v[::2]).all(axis=1) for v in values]).astype(np.int64)
+
+    def _write_side(self, channel: str, name: str, side: int, n: int, seed: int) -> None:
+        # other users on the other side, because a simulation's noise is a function of seed and user
+        users = np.arange(2 * n, dtype=np.int64) + 2 * n * side
+        kind = QUESTIONS[channel]
+        own_side = 0 if kind is TextQuestion else side - side % 2
+        sides = np.where(np.arange(2 * n) % 2 == 1, side, own_side)
+        if kind is TextQuestion:
+            texts = np.array(_texts())[sides].tolist()
+            self.write(name, users, np.zeros_like(users), texts=texts, seed=seed)
+            return
+        if kind.of_user:
+            sizes = np.array([len(records) for records in _STATISTICS])[sides]
+            records = np.concatenate([np.arange(size) for size in sizes])
+            axes, labels = np.concatenate([_STATISTICS[kind] for kind in sides]).T
+            users, embeddings = np.repeat(users, sizes), np.eye(WIDTH, dtype=np.float32)[axes]
+        else:
+            records, labels, embeddings = np.zeros_like(users), sides, np.zeros((2 * n, WIDTH), np.float32)
+            embeddings[:, 0] = 1.0 - 2.0 * sides
+        self.write(
+            name, users, records, texts=["a good film"] * len(users), labels=labels, embeddings=embeddings, seed=seed
+        )
 
     def charged(self) -> tuple[int, int]:
         """Return the number of releases in all replies, and of those that are charged in the ledgers.
@@ -188,8 +220,7 @@ class Clients:
         releases.
         """
         releases = charges = 0
-        for name in dict.fromkeys(name for name, _ in self.answered):
-            replies = [reply for node, reply in self.answered if node == name]
+        for name, replies in self.answered.items():
             with load_node(self.folder / name).ledger(self.arm) as ledger:
                 for reply in replies:
                     for release in reply.releases:
@@ -198,7 +229,7 @@ class Clients:
         return releases, charges
 
 
-def _kept(ledger: Ledger, release: Release, reply: Reply) -> NDArray[np.bool_]:
+def _kept(ledger: Ledger, release: Release, reply: Reply) -> BoolArray:
     """Return True for each row of a release that is in the ledger, byte by byte, (n,)."""
     key = Key(release.stage, release.channel, release.digest, release.guarantee)
     result = ledger.recall(key, reply.users, reply.records)
@@ -206,11 +237,11 @@ def _kept(ledger: Ledger, release: Release, reply: Reply) -> NDArray[np.bool_]:
     payload = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).reshape(len(reply), -1).view(np.uint8)
     if result.payloads.shape != payload.shape:
         return np.zeros(len(reply), dtype=bool)
-    mask: NDArray[np.bool_] = result.known & (result.payloads == payload).all(axis=1)
+    mask: BoolArray = result.known & (result.payloads == payload).all(axis=1)
     return mask
 
 
-def _paid(ledger: Ledger, channel: str, reply: Reply, replies: list[Reply]) -> NDArray[np.bool_]:
+def _paid(ledger: Ledger, channel: str, reply: Reply, replies: list[Reply]) -> BoolArray:
     """Return True for each of a reply's records that was charged for all its releases in `replies`, (n,)."""
     records = [*zip(reply.users.tolist(), reply.records.tolist(), strict=True)]
     price = np.zeros(len(reply))
@@ -219,7 +250,7 @@ def _paid(ledger: Ledger, channel: str, reply: Reply, replies: list[Reply]) -> N
         present = {*zip(other.users.tolist(), other.records.tolist(), strict=True)}
         price += sum(worst) * np.array([record in present for record in records], dtype=bool)
     costs = ledger.spent(reply.users, reply.records, channel=channel, declared=frozenset(EXPOSURES))
-    mask: NDArray[np.bool_] = costs.epsilon >= price * (1 - 1e-12)
+    mask: BoolArray = costs.epsilon >= price * (1 - 1e-12)
     return mask
 
 
@@ -234,8 +265,6 @@ def values_of(reply: Reply, channel: str) -> NDArray[Any]:
 # --- games
 
 
-FloatArray = NDArray[np.float64]
-
 #: Shares of the draws: each draw runs a whole client, or a whole shuffle, so there are fewer of them.
 _CLIENT_SHARE, _SHUFFLE_SHARE = 0.25, 0.1
 #: Share of the draws for users of many records each.
@@ -245,71 +274,8 @@ _MANY_SHARE = 0.1
 _STATISTICS = (((0, 0),), ((0, 1),) * 3, ((0, 0), (1, 1)), ((0, 0), (1, 1)) * 2)
 #: A word outside every vocabulary.
 _UNKNOWN = "zzyzxq"
-
-
-@dataclass(eq=False)
-class Pairs:
-    """Nodes for each side, which receive one request on a channel. Replies are kept, because several games use them.
-
-    Sides come in pairs, an even number for x and the next for x'. Of texts, 0 is x and any other number an x'.
-
-    Args:
-        clients: Clients of the audit.
-        channel: Name of the channel.
-        asked: Replies by (side, n, seed).
-    """
-
-    clients: Clients
-    channel: str
-    asked: dict[tuple[int, int, int], Reply] = field(default_factory=dict)
-
-    def reply(self, side: int, n: int, seed: int) -> Reply:
-        """Return the reply of a side.
-
-        Rows 2i belong to the adversary's own users, who hold x; rows 2i + 1 to the targets.
-        """
-        key = (side, n, seed)
-        if key not in self.asked:
-            name = f"{self.channel}-{side}-{n}-{seed}"
-            self._write(name, side, n, seed)
-            self.asked[key] = self.clients.ask(name, self.clients.request(self.channel))
-        return self.asked[key]
-
-    def values(self, side: int, n: int, seed: int) -> NDArray[Any]:
-        """Return the releases on the channel of all rows of a side, decoded if they are vectors."""
-        values = values_of(self.reply(side, n, seed), self.channel)
-        return SPHERE.decode(values) if values.ndim > 1 and self.channel != TextQuestion.channel else values
-
-    def targets(self, side: int, n: int, seed: int) -> NDArray[Any]:
-        """Return the targets' releases."""
-        return self.values(side, n, seed)[1::2]
-
-    def same(self, side: int, n: int, seed: int) -> NDArray[Any]:
-        """Return 1 for each target whose release equals that of the adversary's own user beside them, otherwise 0."""
-        values = self.values(side, n, seed).reshape(2 * n, -1)
-        return (values[1::2] == values[::2]).all(axis=1).astype(np.int64)
-
-    def _write(self, name: str, side: int, n: int, seed: int) -> None:
-        # other users on the other side, because a simulation's noise is a function of seed and user
-        users = np.arange(2 * n, dtype=np.int64) + 2 * n * side
-        kind = QUESTIONS[self.channel]
-        own_side = 0 if kind is TextQuestion else side - side % 2
-        sides = np.where(np.arange(2 * n) % 2 == 1, side, own_side)
-        if kind is TextQuestion:
-            texts = np.array(_texts())[sides].tolist()
-            self.clients.write(name, users, np.zeros_like(users), texts=texts, seed=seed)
-            return
-        if kind.of_user:
-            sizes = np.array([len(records) for records in _STATISTICS])[sides]
-            records = np.concatenate([np.arange(size) for size in sizes])
-            axes, labels = np.concatenate([_STATISTICS[kind] for kind in sides]).T
-            users, embeddings = np.repeat(users, sizes), np.eye(WIDTH, dtype=np.float32)[axes]
-        else:
-            records, labels, embeddings = np.zeros_like(users), sides, np.zeros((2 * n, WIDTH), np.float32)
-            embeddings[:, 0] = 1.0 - 2.0 * sides
-        self.clients.write(
-            name, users, records, texts=["a good film"] * len(users), labels=labels, embeddings=embeddings, seed=seed
-        )
+#: Claim that two inputs have one distribution.
+INDISTINGUISHABLE = PairClaim(0.0, 0.0, np.zeros((1, 2)))
 
 
 def client_games(clients: Clients, delta: float) -> list[Game]:
@@ -318,8 +284,7 @@ def client_games(clients: Clients, delta: float) -> list[Game]:
     One game reads the target's release. One reads its embedding alone, whose claim is closer. One reads whether it
     equals the release of the adversary's own user, who holds x.
     """
-    pairs = Pairs(clients, "embedding")
-    embedding_request = request("embedding")
+    embedding_request = clients.request("embedding")
     embedding: Any = embedding_request.question(EmbeddingQuestion).mechanism
     label: Any = embedding_request.question(LabelQuestion).mechanism
     parts = (embedding.guarantee, label.guarantee)
@@ -332,11 +297,9 @@ def client_games(clients: Clients, delta: float) -> list[Game]:
     first = np.eye(1, DIM)[0]
     embedding_ratio = audit_games.ratio(embedding, first, -first)
 
-    def labels(side: int, n: int, seed: int) -> NDArray[Any]:
-        return values_of(pairs.reply(side, n, seed), "label")
-
     def draw(side: int, n: int, seed: int) -> NDArray[Any]:
-        return np.column_stack([pairs.targets(side, n, seed), labels(side, n, seed)[1::2].astype(np.float64)])
+        labels = values_of(clients.reply("embedding", side, n, seed), "label")[1::2]
+        return np.column_stack([clients.targets("embedding", side, n, seed), labels.astype(np.float64)])
 
     def ratio(outputs: NDArray[Any]) -> FloatArray:
         y = outputs[:, DIM].astype(np.int64)
@@ -344,24 +307,16 @@ def client_games(clients: Clients, delta: float) -> list[Game]:
         difference: FloatArray = embedding_ratio(outputs[:, :DIM]) + first_law - second_law
         return difference
 
-    def same(side: int, n: int, seed: int) -> NDArray[Any]:
-        y = labels(side, n, seed)
-        return np.column_stack([pairs.same(side, n, seed), y[1::2] == y[::2]]).astype(np.int64)
-
     parameters = f"purkayastha ε={EMBEDDING['epsilon']}, m'={DIM}; randomized response ε={LABEL['epsilon']}"
     game = partial(Game, "client", parameters, share=_CLIENT_SHARE)
     worst, guarantee = sum(g.worst_case() for g in parts), embedding.guarantee
     fits = (known(ratio), looked_at(SPHERE.step), paired(SPHERE.step))
     embedding_claim = claim(embedding.privacy_loss(), guarantee, delta)
+    targets, same = (partial(method, "embedding") for method in (clients.targets, clients.same))
+    alone = guarantee.worst_case(), embedding_claim, targets, (known(embedding_ratio),)
     return [
         game("antipodal embedding and other label", worst, pair_claim, draw, fits),
-        game(
-            "the same, the embedding alone",
-            guarantee.worst_case(),
-            embedding_claim,
-            pairs.targets,
-            (known(embedding_ratio),),
-        ),
+        game("the same, the embedding alone", *alone),
         game("the same, beside the adversary's own noise", worst, pair_claim, same, (learned,)),
     ]
 
@@ -371,15 +326,14 @@ def client_text_games(clients: Clients, delta: float) -> list[Game]:
 
     The pairs are: other words in all places, words outside the vocabulary, and fewer words.
     """
-    pairs = Pairs(clients, "text")
-    text: Any = request(TextQuestion.channel).question(TextQuestion).mechanism
+    text: Any = clients.request("text").question(TextQuestion).mechanism
     outcomes, law = audit_games.text_law(text)
     ids = [padded_word_ids([words], text)[0] for words in _texts()]
     laws = [law(x) for x in ids]
 
     def game(other: int, shown: str) -> Game:
         def draw(side: int, n: int, seed: int) -> NDArray[Any]:
-            return pairs.targets(side * other, n, seed).astype(np.int64)
+            return clients.targets("text", side * other, n, seed).astype(np.int64)
 
         loss = text.privacy_loss(audit_games.text_distance(text, ids[0], ids[other]))
         return Game(
@@ -389,17 +343,13 @@ def client_text_games(clients: Clients, delta: float) -> list[Game]:
             text.guarantee.worst_case(),
             claim(loss, text.guarantee, delta),
             draw,
-            (finite(outcomes, laws[0] - laws[other]), known(_length)),
+            (finite(outcomes, laws[0] - laws[other]), known(lambda y: (y != NOTHING).sum(axis=1).astype(np.float64))),
             law=audit_games.law_of(laws[0], laws[other], text.guarantee, delta),
             share=_CLIENT_SHARE,
         )
 
-    return [
-        game(1, "five words / five others"),
-        game(2, "five words / five outside the vocabulary"),
-        game(3, "five words / two of them"),
-        game(4, "five words / two others"),
-    ]
+    others = ("five others", "five outside the vocabulary", "two of them", "two others")
+    return [game(other, f"five words / {shown}") for other, shown in enumerate(others, 1)]
 
 
 def _texts() -> list[str]:
@@ -415,38 +365,35 @@ def _texts() -> list[str]:
     return [*(" ".join([word] * 5) for word in words), *(" ".join([word] * 2) for word in words[:2])]
 
 
-def _length(outputs: NDArray[Any]) -> FloatArray:
-    """Return the number of released words."""
-    return (outputs != NOTHING).sum(axis=1).astype(np.float64)
-
-
 def client_statistic_games(clients: Clients, delta: float) -> list[Game]:
     """Return the games of a user vector.
 
     One pair is of users with opposite vectors. Another differs only in the number of records, about which the vector
     may reveal nothing. A third game reads whether the target's release equals that of the adversary's own user.
     """
-    pairs = Pairs(clients, "statistic")
-    vector_request = request("statistic")
-    mechanism: Any = vector_request.question(VectorQuestion).mechanism
+    question = clients.request("statistic").question(VectorQuestion)
+    mechanism: Any = question.mechanism
     axes, labels = np.array(_STATISTICS[2], dtype=np.int64).T
     records = statistic_vectors(np.eye(2, DIM)[axes], labels, simplex_codes(2))
-    zero_claim = PairClaim(0.0, 0.0, np.zeros((1, 2)))
+
+    targets, same = (partial(method, "statistic") for method in (clients.targets, clients.same))
 
     def several(side: int, n: int, seed: int) -> NDArray[Any]:
-        return pairs.targets(2 + side, n, seed)
+        return targets(2 + side, n, seed)
 
     def fits(x: FloatArray) -> tuple[Fit, ...]:
         unit = x / np.linalg.norm(x)
         return known(audit_games.ratio(mechanism, unit, -unit)), looked_at(SPHERE.step), paired(SPHERE.step)
 
-    parameters = f"privunit ε={STATISTIC['epsilon']:g}, D={vector_request.question(VectorQuestion).dim}"
+    parameters = f"privunit ε={STATISTIC['epsilon']:g}, D={question.dim}"
     worst, pair_claim = mechanism.guarantee.worst_case(), claim(mechanism.privacy_loss(), mechanism.guarantee, delta)
     game = partial(Game, "client-statistic", parameters, share=_CLIENT_SHARE)
-    many_game = game("two records / four of the same mean", worst, zero_claim, several, fits(records.mean(axis=0)))
+    many_game = game(
+        "two records / four of the same mean", worst, INDISTINGUISHABLE, several, fits(records.mean(axis=0))
+    )
     return [
-        game("one record / three of the other label", worst, pair_claim, pairs.targets, fits(records[0])),
-        game("the same, beside the adversary's own noise", worst, pair_claim, pairs.same, (learned,)),
+        game("one record / three of the other label", worst, pair_claim, targets, fits(records[0])),
+        game("the same, beside the adversary's own noise", worst, pair_claim, same, (learned,)),
         replace(many_game, share=_MANY_SHARE),
     ]
 
@@ -480,11 +427,6 @@ _CROWD, _LOCAL = 100, 2.0
 _BATCHES = 1024
 
 
-def shuffler_games(delta: float) -> list[Game]:
-    """Return the games of the shuffler: a row's sender by the order of a batch, and a user's label in a batch."""
-    return [_order_game(), _amplified_game(delta)]
-
-
 def _order_game() -> Game:
     """Return the game of one marked row, sent by the first user or by the last: its place must not reveal which."""
     theorem = Guarantee(math.inf, "discrete", 1.0, "label")
@@ -502,17 +444,8 @@ def _order_game() -> Game:
             places[i] = int(np.argmax(batch.releases[0].values))
         return places
 
-    zero = PairClaim(0.0, 0.0, np.zeros((1, 2)))
-    return Game(
-        "shuffler",
-        f"{_SENDERS} users",
-        "which user sent a row, by its place",
-        0.0,
-        zero,
-        draw,
-        (learned,),
-        share=_SHUFFLE_SHARE,
-    )
+    pair = "which user sent a row, by its place"
+    return Game("shuffler", f"{_SENDERS} users", pair, 0.0, INDISTINGUISHABLE, draw, (learned,), share=_SHUFFLE_SHARE)
 
 
 def _amplified_game(delta: float) -> Game:
@@ -567,5 +500,5 @@ PARTS: dict[str, Callable[[Clients, float], list[Game]]] = {
     "client-text": client_text_games,
     "client-statistic": client_statistic_games,
     DEVICE: device_games,
-    "shuffler": lambda clients, delta: shuffler_games(delta),
+    "shuffler": lambda clients, delta: [_order_game(), _amplified_game(delta)],
 }

@@ -8,7 +8,7 @@ the audit's false-alarm rate stands. Each score from the stated probabilities ha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, cycle, product
 from typing import Any, cast
@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.catalogue import CATALOGUE, admit, instance
 from mechanisms.channels import Domain, domain_of
 from mechanisms.facts import usual
@@ -33,8 +34,6 @@ from mechanisms.words.santext import SanText
 from mechanisms.words.text import Length, TextMechanism
 from simulations.errors import UserError
 from sottovoce.adversary.estimators.audit import Fit, Score, finite, known, learned, looked_at, paired
-
-FloatArray = NDArray[np.float64]
 
 #: Largest ε that a practical number of draws can show; claims have no points above it.
 _REACH = 14.0
@@ -181,17 +180,11 @@ def sphere_game(mechanism: Any, delta: float, *, along: FloatArray | None = None
     It uses the likelihood ratio if the density is known, otherwise a learned linear score. Other scores read everything
     visible in the coordinates.
 
-    Args:
-        mechanism: Mechanism of unit vectors.
-        delta: δ of the audit.
-        along: Unit vector of the pair; None for the first axis.
-        shown: Description of the pair.
+    The pair lies along a unit vector, or the first axis.
     """
     size = mechanism.size if isinstance(mechanism, Identity) else mechanism.dim
     first = np.eye(1, size)[0] if along is None else along
-    inputs = np.stack([first, -first])
-
-    grid = mechanism.grid
+    inputs, grid = np.stack([first, -first]), mechanism.grid
 
     def sample(side: int, n: int, rng: Any) -> NDArray[Any]:
         y = mechanism.sample(np.tile(inputs[side], (n, 1)), rng=rng)
@@ -217,55 +210,57 @@ def sphere_game(mechanism: Any, delta: float, *, along: FloatArray | None = None
 
 def finite_game(
     mechanism: Any,
-    pair: Sequence[Any],
+    inputs: Any,
     delta: float,
     *,
     shown: str,
+    pair: tuple[int, int] = (0, 1),
     outcomes: NDArray[Any] | None = None,
-    log_probs: tuple[FloatArray, FloatArray] | None = None,
-    distance: float | None = None,
+    table: Any = None,
+    distances: FloatArray | None = None,
     loss: LossCells | None = None,
     worst: float | None = None,
     **private: Any,
 ) -> Game:
-    """Return the game of a mechanism with finitely many outcomes.
+    """Return the game of a pair of inputs of a mechanism with finitely many outcomes.
 
     Args:
         mechanism: Mechanism.
-        pair: Two inputs, a number or a row of numbers each.
+        inputs: Inputs, a number or a row of numbers each.
         delta: δ of the audit.
         shown: Description of the pair.
+        pair: Numbers of the pair's inputs.
         outcomes: All outcomes (J,) or (J, L).
-        log_probs: Their log-probabilities under both inputs; None if they are not known in closed form.
-        distance: Distance of the inputs.
-        loss: Claimed loss; None for the mechanism's at `distance`.
+        table: Their log-probabilities under the inputs, (inputs, J); None if they are not known in closed form.
+        distances: Distances of all inputs; None if the claim depends on none.
+        loss: Claimed loss; None for the mechanism's at the distance.
         worst: Worst case; None for the guarantee's.
-        **private: Other arguments of `sample`, for each of the two inputs.
+        **private: Other arguments of `sample`, for each of the inputs.
     """
-    guarantee = mechanism.guarantee
-    name = mechanism.name
+    guarantee, (x, y) = mechanism.guarantee, pair
 
     def sample(side: int, n: int, rng: Any) -> NDArray[Any]:
-        row = np.asarray(pair[side])
-        arguments = {key: _rows(values[side], n) for key, values in private.items()}
+        row = np.asarray(inputs[pair[side]])
+        arguments = {key: _rows(values[pair[side]], n) for key, values in private.items()}
         return mechanism.sample(np.tile(row, (n, 1)) if row.ndim else np.full(n, row), rng=rng, **arguments)
 
     law: PairClaim | None = None
     fit: Fit = learned
-    if log_probs is not None and outcomes is not None:
-        first, second = log_probs
-        support = np.isfinite(first) | np.isfinite(second)
-        law = law_of(first, second, guarantee, delta)
+    if table is not None and outcomes is not None:
+        support = np.isfinite(table[x]) | np.isfinite(table[y])
+        law = law_of(table[x], table[y], guarantee, delta)
         with np.errstate(invalid="ignore"):
-            fit = finite(outcomes[support], first[support] - second[support])
+            fit = finite(outcomes[support], table[x][support] - table[y][support])
+    if loss is None:
+        loss = mechanism.privacy_loss(None if distances is None else float(distances[x, y]))
     return Game(
-        name=name,
+        name=mechanism.name,
         about=_about(mechanism),
         pair=shown,
         worst=guarantee.worst_case(declared=guarantee.exposes) if worst is None else worst,
-        theorem=claim(mechanism.privacy_loss(distance) if loss is None else loss, guarantee, delta),
+        theorem=claim(loss, guarantee, delta),
         law=law,
-        **_drawn(f"{name} {_about(mechanism)} {shown}", sample),
+        **_drawn(f"{mechanism.name} {_about(mechanism)} {shown}", sample),
         fits=(fit,),
     )
 
@@ -290,38 +285,49 @@ def _rows(value: Any, n: int) -> Any:
     return value if callable(value) else np.tile(value, (n, 1))
 
 
+def worst_pair(apart: FloatArray, together: NDArray[Any] | None = None) -> tuple[int, int]:
+    """Return the two different inputs that lie farthest apart, of all pairs (inputs, inputs).
+
+    If inputs have numbers `together`, only inputs of one number >= 0 may be a pair.
+    """
+    allowed = ~np.eye(len(apart), dtype=bool)
+    if together is not None:
+        allowed &= (together[:, None] == together) & (together >= 0)
+    x, y = divmod(int(np.argmax(np.where(allowed, apart, -np.inf))), len(apart))
+    return x, y
+
+
+def losses(table: FloatArray) -> FloatArray:
+    """Return the largest log p_x/p_x' at any output, for all pairs, from log-probabilities (inputs, outputs)."""
+    with np.errstate(invalid="ignore"):
+        return np.stack([np.where(np.isneginf(row), -np.inf, row - table).max(axis=1) for row in table])
+
+
 def word_game(mechanism: Any, delta: float) -> Game:
     """Return the game of the two words whose stated probabilities differ most, by search over all pairs.
 
     A mechanism that states none gives the two words that lie farthest apart, with learned probabilities of outputs.
     """
-    (x, y), laws = worst_words(mechanism)
-    euclidean = mechanism.guarantee.metric == "euclidean"
+    vocabulary, inputs = mechanism.vocabulary, np.arange(len(mechanism.vocabulary) + 1)
+    try:
+        table = mechanism.log_probs(inputs)
+        apart = losses(table)
+    except (AttributeError, NotImplementedError):
+        table, apart = None, distances_of(mechanism)
+    pair = worst_pair(apart, _together(mechanism))
     return finite_game(
         mechanism,
-        (x, y),
+        inputs,
         delta,
-        shown=f"{_shown(mechanism.vocabulary, x)} / {_shown(mechanism.vocabulary, y)}",
-        outcomes=np.arange(len(mechanism.vocabulary)),
-        log_probs=laws,
-        distance=float(distances_of(mechanism)[x, y]) if euclidean else None,
+        shown=" / ".join(_word(vocabulary, word) for word in pair),
+        pair=pair,
+        outcomes=inputs[:-1],
+        table=table,
+        distances=distances_of(mechanism) if mechanism.guarantee.metric == "euclidean" else None,
     )
 
 
-def worst_words(mechanism: Any) -> tuple[tuple[int, int], tuple[FloatArray, FloatArray] | None]:
-    """Return the two words of `word_game`, and their log-probabilities if the mechanism states them."""
-    groups = _together(mechanism)
-    try:
-        table = mechanism.log_probs(np.arange(len(mechanism.vocabulary) + 1))
-    except (AttributeError, NotImplementedError):
-        distances = np.where((groups[:, None] == groups) & (groups >= 0), distances_of(mechanism), -1.0)
-        x, y = divmod(int(np.argmax(distances)), len(distances))
-        return (x, y), None
-    x, y = worst_pair(table, groups)
-    return (x, y), (table[x], table[y])
-
-
-def _together(mechanism: Any) -> NDArray[np.int64]:
+def _together(mechanism: Any) -> IntArray:
     """Return a number for each word, (V + 1,): the theorem covers words of one number >= 0 together."""
     names, numbers = set(mechanism.guarantee.exposes), np.zeros(len(mechanism.vocabulary) + 1, dtype=np.int64)
     if "group" in names:
@@ -335,51 +341,26 @@ def _together(mechanism: Any) -> NDArray[np.int64]:
     return numbers
 
 
-def worst_pair(table: FloatArray, together: NDArray[Any] | None = None) -> tuple[int, int]:
-    """Return the rows x, x' with the largest log p_x/p_x' at any output.
-
-    Args:
-        table: Log-probabilities (inputs, outputs).
-        together: Number for each input; only inputs of one number >= 0 may be a pair.
-    """
-    best, pair = -1.0, (0, 1)
-    for x, row in enumerate(table):
-        with np.errstate(invalid="ignore"):
-            gains = np.where(np.isneginf(row), -np.inf, row - table).max(axis=1)
-        gains[x] = -np.inf
-        if together is not None:
-            gains[(together != together[x]) | (together < 0)] = -np.inf
-        at = int(np.argmax(gains))
-        if gains[at] > best:
-            best, pair = float(gains[at]), (x, at)
-    return pair
-
-
 def distances_of(mechanism: Any) -> FloatArray:
     """Return the distances of all inputs, (V + 1, V + 1), by the metric of the guarantee."""
     inputs = np.arange(len(mechanism.vocabulary) + 1)
     return metric_distances(mechanism, inputs, inputs)
 
 
-def _shown(vocabulary: Vocabulary, number: int) -> str:
+def _word(vocabulary: Vocabulary, number: int) -> str:
     return vocabulary.words[number] if number < len(vocabulary) else "unknown word"
 
 
-def label_game(mechanism: Any, delta: float, pair: tuple[int, int] = (0, 1)) -> Game:
+def label_game(mechanism: Any, delta: float) -> Game:
     """Return the game of two labels; with a prior, the two likeliest under one that leaves some labels out."""
     labels = np.arange(getattr(mechanism, "outputs", mechanism.classes))
     private: dict[str, Any] = {}
     if mechanism.needs_prior:
         prior = 0.6 ** np.arange(mechanism.classes)
-        prior /= prior.sum()
-        private = {"prior": (prior, prior)}
-    probs = []
-    for x in pair:
-        arguments = {key: _rows(values[x], len(labels)) for key, values in private.items()}
-        probs.append(mechanism.log_prob(labels, np.full(len(labels), x), **arguments))
-    return finite_game(
-        mechanism, pair, delta, shown="two labels", outcomes=labels, log_probs=(probs[0], probs[1]), **private
-    )
+        private = {"prior": [prior / prior.sum()] * 2}
+    arguments = {key: _rows(values[0], len(labels)) for key, values in private.items()}
+    table = [mechanism.log_prob(labels, np.full(len(labels), x), **arguments) for x in (0, 1)]
+    return finite_game(mechanism, (0, 1), delta, shown="two labels", outcomes=labels, table=table, **private)
 
 
 def model_game(mechanism: Any, delta: float) -> Game:
@@ -395,43 +376,42 @@ def model_game(mechanism: Any, delta: float) -> Game:
     def answering(row: FloatArray) -> Callable[..., FloatArray]:
         return lambda positions, words, rows: np.broadcast_to(row, (len(rows), size))
 
-    first, second = (mechanism.log_probs(row[None])[0] for row in logits)
-    outcomes = np.arange(size)
+    table, outcomes = [mechanism.log_probs(row[None])[0] for row in logits], np.arange(size)
     deletion = getattr(mechanism, "deletion", 0.0)
     if deletion:  # a text of one token is then empty, unless a word was added
         empty = deletion * (1 - mechanism.addition)
         outcomes = np.append(outcomes, NOTHING)
-        first, second = (np.append(row + math.log1p(-empty), math.log(empty)) for row in (first, second))
+        table = [np.append(row + math.log1p(-empty), math.log(empty)) for row in table]
     return finite_game(
         mechanism,
-        (np.array([1]), np.array([1])),
+        np.ones((2, 1), np.int64),
         delta,
         shown="opposite logits",
         outcomes=outcomes[:, None],
-        log_probs=(first, second),
+        table=table,
         scores=tuple(answering(row) for row in logits),
     )
 
 
 def importance_game(mechanism: CusTextImportance, delta: float) -> Game:
     """Return the game of the worst two texts of two tokens of one group; another token may matter in each."""
-    members = mechanism.mapping.members[0]
-    outcomes = np.array([(a, b) for a in members for b in members])
-    inputs = [(np.array([a, b]), np.array(w)) for a in members for b in members for w in ((1.0, 0.0), (0.0, 1.0))]
-    rows = [(np.tile(x, (len(outcomes), 1)), np.tile(w, (len(outcomes), 1))) for x, w in inputs]
+    outcomes = np.array(list(product(mechanism.mapping.members[0], repeat=2)))
+    inputs, importance = np.repeat(outcomes, 2, axis=0), np.tile(np.eye(2), (len(outcomes), 1))
+    count = len(outcomes)
+    rows = [(np.tile(x, (count, 1)), np.tile(w, (count, 1))) for x, w in zip(inputs, importance, strict=True)]
     table = np.stack([mechanism.log_prob(outcomes, x, importance=w) for x, w in rows])
-    i, j = worst_pair(table)
     epsilon = 2 * max(mechanism.epsilon, mechanism.rest)
     return finite_game(
         mechanism,
-        (inputs[i][0], inputs[j][0]),
+        inputs,
         delta,
         shown="two tokens of one group",
+        pair=worst_pair(losses(table)),
         outcomes=outcomes,
-        log_probs=(table[i], table[j]),
+        table=table,
         loss=pure_loss(epsilon),
         worst=epsilon,
-        importance=(inputs[i][1], inputs[j][1]),
+        importance=importance,
     )
 
 
@@ -441,17 +421,11 @@ def text_game(text: TextMechanism, delta: float) -> Game:
     inputs = np.array([*range(len(text.vocabulary) + 1), NOTHING])[:, None]
     outcomes, law = text_law(text)
     table = np.vstack([law(x) for x in inputs])
-    x, y = worst_pair(table)
-    description = " / ".join("no word" if i == NOTHING else _shown(text.vocabulary, int(i)) for i in inputs[[x, y], 0])
-    game = finite_game(
-        text,
-        (inputs[x], inputs[y]),
-        delta,
-        shown=description,
-        outcomes=outcomes,
-        log_probs=(table[x], table[y]),
-        distance=text_distance(text, inputs[x], inputs[y]),
-    )
+    pair = worst_pair(losses(table))
+    shown = " / ".join("no word" if i == NOTHING else _word(text.vocabulary, int(i)) for i in inputs[list(pair), 0])
+    words = np.where(inputs[:, 0] == NOTHING, text.vocabulary.unknown, inputs[:, 0])
+    distances = distances_of(text.word)[np.ix_(words, words)]
+    game = finite_game(text, inputs, delta, shown=shown, pair=pair, outcomes=outcomes, table=table, distances=distances)
     return replace(game, name="text")
 
 
@@ -461,7 +435,7 @@ def text_distance(text: TextMechanism, x: NDArray[Any], y: NDArray[Any]) -> floa
     return float(distances_of(text.word)[x, y].sum())
 
 
-def text_law(text: TextMechanism) -> tuple[NDArray[np.int64], Callable[[NDArray[Any]], FloatArray]]:
+def text_law(text: TextMechanism) -> tuple[IntArray, Callable[[NDArray[Any]], FloatArray]]:
     """Return all outcomes of a text, (J, L), and a function from a text (L,) to their log-probabilities (J,).
 
     Outcomes are word ids and NOTHING after the end. J is the number of words to the power of L, so it suits few words
@@ -485,17 +459,19 @@ def text_law(text: TextMechanism) -> tuple[NDArray[np.int64], Callable[[NDArray[
 
 def length_game(mechanism: Length, delta: float) -> Game:
     """Return the game of the two lengths whose exact probabilities differ most."""
-    outcomes = np.arange(mechanism.tokens + 1)
-    table = np.vstack([mechanism.log_prob(outcomes, np.full(len(outcomes), x)) for x in outcomes])
-    x, y = worst_pair(table)
+    lengths = np.arange(mechanism.tokens + 1)
+    table = np.vstack([mechanism.log_prob(lengths, np.full(len(lengths), x)) for x in lengths])
+    x, y = worst_pair(losses(table))
+    distances = np.abs(lengths[:, None] - lengths).astype(np.float64)
     return finite_game(
         mechanism,
-        (x, y),
+        lengths,
         delta,
         shown=f"{x} / {y} tokens",
-        outcomes=outcomes,
-        log_probs=(table[x], table[y]),
-        distance=float(abs(x - y)),
+        pair=(x, y),
+        outcomes=lengths,
+        table=table,
+        distances=distances,
     )
 
 
@@ -588,27 +564,28 @@ def _of_numbers(mechanism: Any, delta: float) -> Iterator[Game]:
     """Yield games of labels, answers or words, with the worst input pairs by stated probabilities and by the pilot."""
     texts = domain_of(mechanism) is Domain.TEXT
     outputs = len(mechanism.vocabulary) if texts else mechanism.classes
-    inputs = np.arange(outputs + 1 if texts else outputs)
-    log_law, all_outputs = None, np.arange(outputs)
+    inputs, all_outputs = np.arange(outputs + 1 if texts else outputs), np.arange(outputs)
+    table = None
     if hasattr(mechanism, "log_prob"):
         laws = [np.asarray(mechanism.log_prob(all_outputs, np.full(outputs, x)), dtype=np.float64) for x in inputs]
-        log_law = np.stack(laws)
-    tables = [log_law, _pilot(mechanism, inputs, outputs)]
+        table = np.stack(laws)
+    tables = [*([] if table is None else [table]), _pilot(mechanism, inputs, outputs)]
     distances = distances_of(mechanism) if mechanism.guarantee.metric == "euclidean" else None
-    for x, y in dict.fromkeys(worst_pair(table) for table in tables if table is not None):
+    for pair in dict.fromkeys(worst_pair(losses(table)) for table in tables):
         game = finite_game(
             mechanism,
-            (x, y),
+            inputs,
             delta,
-            shown=f"{'words' if texts else 'labels'} {x} / {y}",
+            shown=f"{'words' if texts else 'labels'} {pair[0]} / {pair[1]}",
+            pair=pair,
             outcomes=all_outputs,
-            log_probs=None if log_law is None else (log_law[x], log_law[y]),
-            distance=None if distances is None else float(distances[x, y]),
+            table=table,
+            distances=distances,
         )
         yield replace(game, fits=tuple(dict.fromkeys((*game.fits, learned))))
 
 
-def _pilot(mechanism: Any, inputs: NDArray[np.int64], outputs: int) -> FloatArray:
+def _pilot(mechanism: Any, inputs: IntArray, outputs: int) -> FloatArray:
     """Return log-frequencies (inputs, outputs) of the pilot, with one added to each count."""
     rows = []
     for x in inputs:

@@ -26,14 +26,7 @@ VIOLATED, NOT_FOUND, NO_CLAIM = "violated", "no violation found", "no claim"
 
 @dataclass(frozen=True)
 class Audit:
-    """Settings of an audit.
-
-    Args:
-        mechanisms: Names of `names`, or external mechanisms; () for all of `names`.
-        draws: Draws of each input.
-        delta: δ at which ε is compared beside the pure one.
-        seed: Seed of the draws.
-    """
+    """Settings of an audit: names of mechanisms (() for all), draws of each input, δ of a further comparison, seed."""
 
     mechanisms: tuple[str, ...] = ()
     draws: int = 200_000
@@ -54,7 +47,6 @@ class Finding:
         excess: For each claim, the point that looked worst.
         shown: Measured δ of the closest claim at each of `game.shown`.
         mu: Bound of μ, if the claim is a Gaussian's curve.
-        reach: Largest ε that this number of draws can show.
         delta: δ of the audit.
         differ: Number of rows that a mechanism draws otherwise in small batches than in a large one.
     """
@@ -67,9 +59,8 @@ class Finding:
     excess: tuple[adversary.Excess, ...]
     shown: tuple[adversary.Excess, ...]
     mu: float | None
-    reach: float
     delta: float
-    differ: int = 0
+    differ: int
 
     @property
     def verdict(self) -> str:
@@ -87,6 +78,27 @@ class Finding:
             *((e.epsilon, e.claimed, e.counts) for e in (*self.excess, *self.shown) if e.violated),
             *((epsilon, delta, b.counts) for epsilon, delta, b in bounds if b.epsilon > epsilon),
         ]
+
+    def entry(self) -> dict[str, Any]:
+        """Return the entry of the finding, JSON-ready but for infinities."""
+        at_delta = max(self.at_delta.epsilon, gaussian_epsilon(self.mu, self.delta) if self.mu else 0.0)
+        kinds = ("worst of the theorem", "worst of the exact law")
+        points = [*(("shown", e) for e in self.shown), *zip(kinds, self.excess, strict=False)]
+        claims = entry(
+            self.game,
+            self.verdict,
+            draws=self.draws,
+            confidence=1 - self.alpha,
+            measured=self.pure.epsilon,
+            measured_at_delta=at_delta,
+            measured_mu=self.mu,
+            deltas=[
+                {"what": kind, "epsilon": e.epsilon, "claimed": e.claimed, "measured": e.measured} for kind, e in points
+            ],
+            reach=adversary.largest(self.draws, self.alpha),
+        )
+        differ = f"; {self.differ} rows differ in small batches" if self.differ else ""
+        return claims | {"pair": self.game.pair + differ}
 
 
 def tests(games: Iterable[Game]) -> int:
@@ -115,7 +127,6 @@ def measure(games: list[Game], audit: Audit, *, family: float = FAMILY) -> list[
             excess=tuple(adversary.excess(result, c.points, alpha) for c in game.claims),
             shown=tuple(adversary.excess(result, point[None], alpha) for point in game.shown),
             mu=adversary.lower_mu(result, alpha) if game.gaussian else None,
-            reach=adversary.largest(n, alpha),
             delta=audit.delta,
             differ=0 if game.differing is None else game.differing(audit.seed),
         )
@@ -129,60 +140,48 @@ def _numeric(delta: float, epsilon: float) -> float:
     return min(1.0, delta * (1 + math.exp(min(epsilon, 14.0))))
 
 
-def not_tested(draws: int, alpha: float) -> list[str]:
-    """Return what an audit of so many draws of each input does not test, in sentences without a full stop."""
-    half = max(1, draws - draws // 2)
-    rarest = 1 / float(adversary.high(0, half, alpha / 2))
-    return [
-        "inputs beside the pair of each row, so no fault at one value or one direction of a vector",
-        f"rare leaks: no event with a probability below about e^ε/{rarest:,.0f} can show one, and one that both inputs "
-        "give must be more frequent",
-        "sizes of a batch and numbers of draws in a row that were not drawn, and faults that come with time or load",
-        "more than three bits or coordinates of a release together",
-    ]
+#: What no audit tests, beside events too rare for its draws.
+_NOT_TESTED = (
+    "inputs beside the pair of each row, so no fault at one value or one direction of a vector",
+    "sizes of a batch and numbers of draws in a row that were not drawn, and faults that come with time or load",
+    "more than three bits or coordinates of a release together",
+)
 
 
 def results(audit: Audit, entries: list[dict[str, Any]], *, family: float, figures: int) -> dict[str, Any]:
     """Return the results of an audit, JSON-ready but for infinities."""
+    alpha, draws = family / figures, max((item.get("draws", 0) for item in entries), default=0)
+    half = max(1, draws - draws // 2)
+    rare = (
+        f"rare leaks: no event with a probability below about e^ε/{1 / float(adversary.high(0, half, alpha / 2)):,.0f} "
+        "can show one, and one that both inputs give must be more frequent"
+    )
     return {
         "draws": audit.draws,
         "delta": audit.delta,
         "seed": audit.seed,
         "false_alarm_rate": family,
         "tests": figures,
-        "confidence_each": 1 - family / figures,
+        "confidence_each": 1 - alpha,
         "violated": sum(item["verdict"] == VIOLATED for item in entries),
-        "not_tested": not_tested(max((item.get("draws", 0) for item in entries), default=0), family / figures),
+        "not_tested": [rare, *_NOT_TESTED],
         "entries": entries,
     }
 
 
-def entry(finding: Finding) -> dict[str, Any]:
-    """Return the entry of a finding, JSON-ready but for infinities."""
-    game = finding.game
+def entry(game: Game, verdict: str, *, draws: int, confidence: float, **measured: Any) -> dict[str, Any]:
+    """Return the entry of a game: its claims, and what was measured of them."""
     return {
         "name": game.name,
         "about": game.about,
-        "pair": game.pair + (f"; {finding.differ} rows differ in small batches" if finding.differ else ""),
+        "pair": game.pair,
         "worst_case": game.worst,
         "claimed": game.theorem.pure,
         "exact": None if game.law is None else game.law.pure,
-        "measured": finding.pure.epsilon,
         "claimed_at_delta": game.theorem.at_delta,
         "exact_at_delta": None if game.law is None else game.law.at_delta,
-        "measured_at_delta": max(
-            finding.at_delta.epsilon, gaussian_epsilon(finding.mu, finding.delta) if finding.mu else 0.0
-        ),
-        "measured_mu": finding.mu,
-        "deltas": [
-            {"what": kind, "epsilon": e.epsilon, "claimed": e.claimed, "measured": e.measured}
-            for kind, e in (
-                *(("shown", e) for e in finding.shown),
-                *zip(("worst of the theorem", "worst of the exact law"), finding.excess, strict=False),
-            )
-        ],
-        "draws": finding.draws,
-        "confidence": 1 - finding.alpha,
-        "reach": finding.reach,
-        "verdict": finding.verdict,
+        **measured,
+        "draws": draws,
+        "confidence": confidence,
+        "verdict": verdict,
     }

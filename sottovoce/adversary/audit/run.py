@@ -26,7 +26,7 @@ from sottovoce.adversary.audit.external.run import audit_source, check_seed, che
 from sottovoce.adversary.audit.external.source import Function, program
 from sottovoce.adversary.audit.games import Game, games_of
 from sottovoce.adversary.audit.games import names as mechanisms
-from sottovoce.adversary.audit.measure import FAMILY, NOT_FOUND, VIOLATED, Audit, entry, measure, tests
+from sottovoce.adversary.audit.measure import FAMILY, NOT_FOUND, VIOLATED, Audit, measure, tests
 from sottovoce.adversary.audit.measure import results as results_of
 from sottovoce.adversary.estimators import audit as adversary
 
@@ -82,7 +82,7 @@ def run(audit: Audit, *, family: float = FAMILY) -> dict[str, Any]:
             games += PARTS[name](clients[name], audit.delta)
         findings = measure(games, audit, family=family)
         ledgers = {name: client.charged() for name, client in clients.items() if client.answered}
-    entries = [entry(finding) for finding in findings]
+    entries = [finding.entry() for finding in findings]
     for name, (releases, charges) in ledgers.items():
         entries.append(
             {
@@ -147,13 +147,7 @@ def audit_command(
 ) -> dict[str, Any]:
     """Run the audit of a program, which states its claim and answers as `adversary.audit.external.source` describes.
 
-    Args:
-        command: Command line of the program.
-        draws: Draws of each of two inputs.
-        seed: Seed of the draws.
-        fixed: Whether to measure with all draws, and not to stop at a violation.
-        timeout: Seconds to wait for an answer.
-        out: Folder for audit.json, audit.md and certificates, new or empty.
+    `timeout` is in seconds for an answer. Other arguments are those of `audit`.
 
     Raises:
         UserError: The program does not do so.
@@ -192,7 +186,7 @@ def verify(
         timeout: Seconds to wait for an answer.
 
     Returns:
-        Counts, and `confirmed`. A false violation is confirmed with probability at most 1e-3.
+        The result of `adversary.audit.external.run.checked`.
 
     Raises:
         UserError: The file is no certificate, or the program does not answer.
@@ -235,21 +229,14 @@ def table(results: dict[str, Any]) -> str:
             items = [d for d in e["deltas"] if d["what"] == "shown"]
             if e["verdict"] == VIOLATED:
                 items = [d for d in e["deltas"] if d["measured"] > d["claimed"]] or items
-            at = (
-                ""
-                if not items
-                else (
-                    f"{number(items[-1]['claimed'])}, {number(items[-1]['measured'])} at {number(items[-1]['epsilon'])}"
-                )
-            )
+            points = [[number(d[key]) for key in ("claimed", "measured", "epsilon")] for d in items]
+            keys = ("worst_case", "claimed", "exact", "measured", "claimed_at_delta", "measured_at_delta")
+            figures = [number(e[key]) for key in keys]
             cells = [
                 name,
                 e["pair"],
-                *(
-                    number(e[k])
-                    for k in ("worst_case", "claimed", "exact", "measured", "claimed_at_delta", "measured_at_delta")
-                ),
-                at,
+                *figures,
+                "{}, {} at {}".format(*points[-1]) if points else "",
                 f"{e['draws']:,}",
                 e["verdict"],
             ]

@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainccinv, betaincinv, ndtri
 
-FloatArray = NDArray[np.float64]
+from mechanisms.arrays import FloatArray, IntArray
+
 Outputs = NDArray[Any]
 #: Function from outputs (n,) or (n, k) to scores (n,).
 Score = Callable[[Outputs], FloatArray]
@@ -64,12 +65,7 @@ def largest(draws: int, alpha: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """S scores of draws under x and x', (S, n) each.
-
-    Args:
-        chosen: Scores on the part that chooses events.
-        reported: Scores on the part that is reported.
-    """
+    """S scores of draws under x and x', (S, n) each: on the part that chooses events, and on the reported one."""
 
     chosen: tuple[FloatArray, FloatArray]
     reported: tuple[FloatArray, FloatArray]
@@ -77,14 +73,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Counts:
-    """Number of times that an event occurred.
-
-    Args:
-        hits: Occurrences under its own input.
-        misses: Occurrences under the other input.
-        own: Draws of its own input.
-        other: Draws of the other input.
-    """
+    """Number of times that an event occurred: `hits` in `own` draws of its input, `misses` in `other` of the other."""
 
     hits: int
     misses: int
@@ -101,12 +90,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class LowerBound:
-    """Lower bound of ε at δ.
-
-    Args:
-        epsilon: The bound in nats, at least 0.
-        counts: Occurrences, on the reported part, of the event that gives the bound.
-    """
+    """Lower bound of ε at δ, at least 0, and the counts, on the reported part, of the event that gives it."""
 
     epsilon: float
     counts: Counts
@@ -114,14 +98,7 @@ class LowerBound:
 
 @dataclass(frozen=True)
 class Excess:
-    """Claimed point (ε, δ) that looked worst, with the δ measured at that ε.
-
-    Args:
-        epsilon: ε of the point.
-        claimed: δ of the point.
-        measured: Lower bound of δ at that ε.
-        counts: Occurrences, on the reported part, of the event that gives the bound.
-    """
+    """Claimed point (ε, claimed δ) that looked worst, a lower bound of δ at that ε, and the counts that give it."""
 
     epsilon: float
     claimed: float
@@ -176,14 +153,9 @@ def lower_mu(scores: Scores, alpha: float) -> float:
 
 
 def excess(scores: Scores, points: FloatArray, alpha: float) -> Excess:
-    """Test the claim that the pair is (ε, δ)-indistinguishable at every point, by one measurement.
+    """Test the claim that the pair is (ε, δ)-indistinguishable at every point, (J, 2), by one measurement.
 
     If every claim is true, the result is `violated` with probability at most alpha.
-
-    Args:
-        scores: Scores of the draws.
-        points: Claimed points (J, 2).
-        alpha: Error probability.
     """
     epsilons, deltas = points[:, 0], points[:, 1]
     n, growth = scores.chosen[0].shape[1], np.exp(np.minimum(epsilons, 700.0))[:, None]
@@ -209,12 +181,8 @@ def _best_event(
 ) -> tuple[int, Counts]:
     """Return the claim whose value is largest on the part that chooses events, and counts of its event on the other.
 
-    An event is "a score is at least t", or "minus the score is at least t", which speaks for x'.
-
-    Args:
-        scores: Scores of the draws.
-        alpha: Error probability.
-        value: Function from bounds (T,) of T events' probabilities, as `_rates` returns them, to values (J, T).
+    An event is "a score is at least t", or "minus the score is at least t", which speaks for x'. `value` is a function
+    from bounds (T,) of T events' probabilities, as `_rates` returns them, to values (J, T).
     """
     best, choice = -math.inf, None
     for number in range(len(scores.chosen[0])):
@@ -253,7 +221,7 @@ def _rates(scores: Scores, of: int, swapped: bool, alpha: float) -> tuple[FloatA
     return thresholds, low(hits, len(first_scores), alpha / 2), high(misses, len(second_scores), alpha / 2)
 
 
-def _ranks(n: int) -> NDArray[np.int64]:
+def _ranks(n: int) -> IntArray:
     """Return the ranks of the draws that are thresholds, 1 for the largest: half evenly spaced, half ever rarer."""
     count = _EVENTS // 4
     return np.unique(np.concatenate([np.geomspace(1, n, count), np.linspace(1, n, count)]).astype(np.int64))
@@ -268,14 +236,10 @@ def known(score: Score) -> Fit:
 
 
 def learned(first: Outputs, second: Outputs) -> Score:
-    """Learn a score from examples.
+    """Learn a score from outputs under x and x', (n,) or (n, k) each.
 
     For whole numbers it is the log-ratio of frequencies; an output without examples has score 0. For other outputs it
     is a linear score (Fisher's).
-
-    Args:
-        first: Outputs under x, (n,) or (n, k).
-        second: Outputs under x', of the same kind.
     """
     if first.dtype.kind in "iu":
         return _frequencies(first, second)
@@ -292,9 +256,6 @@ def looked_at(step: float) -> Fit:
 
     Its features are each coordinate, its square (and so the length of the vector), its magnitude, its sign, and the two
     lowest bits of its code. It finds leaks that a sound mechanism never shows.
-
-    Returns:
-        A score of outputs (n, k) of any kind.
     """
 
     def features(outputs: Outputs) -> FloatArray:
@@ -311,9 +272,6 @@ def paired(step: float) -> Fit:
     So it finds the exclusive or of two bits, where neither bit alone says anything. Bits are -1 or 1. The score is the
     sum of their products, each weighted by the difference of its means between the inputs, if that is four standard
     errors or more. It learns on at most 32,768 outputs of each input.
-
-    Returns:
-        A score of outputs (n, k) of any kind.
     """
 
     def bits(outputs: Outputs) -> NDArray[np.float32]:
@@ -371,13 +329,9 @@ def _fisher(first: Outputs, second: Outputs, features: Callable[[Outputs], Float
 
 
 def finite(outcomes: Outputs, log_ratio: FloatArray) -> Fit:
-    """Return the log-likelihood ratio of finitely many outcomes as a score.
+    """Return the log-likelihood ratio (J,) of outcomes (J,), or whole numbers (J, k), as a score.
 
     An output that the law excludes is scored by the examples, above all outcomes.
-
-    Args:
-        outcomes: Outcomes (J,), or whole numbers (J, k).
-        log_ratio: Log-likelihood ratios (J,).
     """
     ratios = np.clip(log_ratio, -_CERTAIN, _CERTAIN).tolist()
     table = dict(zip(_keys(outcomes), ratios, strict=True))
@@ -442,7 +396,7 @@ def trees(first: Outputs, second: Outputs) -> Score:
     return score
 
 
-def _distinct(outputs: Outputs) -> tuple[Outputs, NDArray[np.int64]]:
+def _distinct(outputs: Outputs) -> tuple[Outputs, IntArray]:
     """Return the distinct rows, and the number of each row among them."""
     distinct, inverse = np.unique(outputs, axis=0, return_inverse=True)
     return distinct, inverse.reshape(-1)

@@ -24,12 +24,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray, IntArray
 from sottovoce.adversary.estimators.audit import Fit, Outputs, Score
 
-FloatArray = NDArray[np.float64]
-Sides = NDArray[np.int64]
+Sides = IntArray
 
 #: Shares of the draws with the highest scores, or the lowest, on which a bet may be placed.
 _TAILS = (0.5, 0.35, 0.25, 0.15, 0.08, 0.04, 0.015, 0.008, 0.004)
@@ -85,12 +84,7 @@ class Bet:
         return 1 - self._price - math.exp(self.epsilon) * float(max(self.first.max(), self.second.max()))
 
     def factors(self, scores: FloatArray, sides: Sides) -> FloatArray:
-        """Return the factors (n,) of draws.
-
-        Args:
-            scores: Scores of the draws, (n,).
-            sides: 0 for draws at x, 1 for draws at x', (n,).
-        """
+        """Return the factors of draws (n,) with these scores, at x (side 0) or at x' (side 1)."""
         at = np.searchsorted(self.edges, scores, side="right")
         own = np.where(sides == 0, self.first[at], self.second[at])
         other = np.where(sides == 0, self.second[at], self.first[at])
@@ -98,15 +92,10 @@ class Bet:
 
 
 def best_bet(scores: FloatArray, sides: Sides, points: FloatArray) -> Bet:
-    """Return the bet that would have grown fastest on earlier draws, made cautious where they are few.
+    """Return the bet on a claimed point (J, 2) that would have grown fastest on earlier draws (n,), cautious if few.
 
     It is constant on the draws with the highest scores, and on those with the lowest: with more intervals the bet
     overfits.
-
-    Args:
-        scores: Scores of earlier draws, (n,).
-        sides: 0 for draws at x, 1 for draws at x', (n,).
-        points: Claimed points (ε, δ), (J, 2).
     """
     epsilon, delta = points[:, 0], points[:, 1]
     exp_epsilon = np.exp(np.minimum(epsilon, 700.0))

@@ -12,20 +12,20 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray, IntArray
 from simulations.errors import UserError
 from sottovoce.adversary.audit.external.claim import Claim, key_of
 from sottovoce.adversary.audit.external.source import BATCH, Source, shown
 from sottovoce.adversary.audit.games import Game
 from sottovoce.adversary.estimators.audit import Fit, Outputs, Score, frequencies, learned, trees
 
-FloatArray = NDArray[np.float64]
 Pair = tuple[Any, Any]
 
 #: Buckets of a sequence's items, and number of its first places that have features.
@@ -178,11 +178,6 @@ QUICK: tuple[Fit, ...] = (of_columns(0, 1, frequencies, whole=True), of_columns(
 TREES = of_columns(1, None, trees)
 
 
-def strong(claim: Claim) -> tuple[Fit, ...]:
-    """Return all tests for the pair that is tested."""
-    return QUICK if claim.releases == "category" else (*QUICK, TREES)
-
-
 # --- draws
 
 
@@ -201,8 +196,9 @@ class Drawer:
     def __init__(self, source: Source, seed: int) -> None:
         self.source, self.reader = source, Reader(source.claim)
         self.rng = np.random.default_rng([seed, 1])
-        self._base, self._asked = int(np.random.default_rng([seed, 2]).integers(_SEEDS)), 0
+        self._base, self._requests = int(np.random.default_rng([seed, 2]).integers(_SEEDS)), 0
         self.drawn = 0
+        self._kept = dict[str, FloatArray]()  # draws of the search, by input
 
     def rows(self, x: Any, n: int, *, alone: bool = False) -> FloatArray:
         """Return new draws at an input, (n, 1 + f).
@@ -212,6 +208,20 @@ class Drawer:
         """
         step = 1 if alone else BATCH
         return np.concatenate([self._request(x, min(step, n - at)) for at in range(0, n, step)])
+
+    def first_rows(self, x: Any, n: int) -> FloatArray:
+        """Return the first n draws at an input that were kept, and new ones, which are kept, if there are fewer."""
+        rows = self._kept.get(key_of(x))
+        if rows is None or len(rows) < n:
+            draws = self.rows(x, n - (0 if rows is None else len(rows)))
+            rows = self._kept[key_of(x)] = draws if rows is None else np.concatenate([rows, draws])
+        return rows[:n]
+
+    def kept(self, pair: Pair) -> tuple[FloatArray, FloatArray]:
+        """Return all draws kept so far at each of two inputs, as many of one as of the other."""
+        first, second = (self._kept.get(key_of(x), np.zeros((0, 0))) for x in pair)
+        n = min(len(first), len(second))
+        return first[:n], second[:n]
 
     def both(self, x: Any, other: Any, n: int, *, alone: bool = False) -> tuple[FloatArray, FloatArray]:
         """Return new draws at each of two inputs, (n, 1 + f) each.
@@ -226,7 +236,7 @@ class Drawer:
                 result[side].append(self._request((x, other)[side], min(step, n - at)))
         return np.concatenate(result[0]), np.concatenate(result[1])
 
-    def tossed(self, x: Any, other: Any, n: int, *, alone: bool = False) -> tuple[FloatArray, NDArray[np.int64]]:
+    def tossed(self, x: Any, other: Any, n: int, *, alone: bool = False) -> tuple[FloatArray, IntArray]:
         """Return new draws, each at one of two inputs by a fair coin: rows (n, 1 + f), and 0 or 1 for each, (n,)."""
         sides = self.rng.integers(0, 2, n)
         order = [int(side) for side in self.rng.permutation(2) if (sides == side).any()]
@@ -238,8 +248,8 @@ class Drawer:
 
     def _request(self, x: Any, n: int) -> FloatArray:
         """Return the rows of one request."""
-        self.drawn, self._asked = self.drawn + n, self._asked + 1
-        return self.reader.rows(self.source.draws(x, n, (self._base + self._asked) % _SEEDS))
+        self.drawn, self._requests = self.drawn + n, self._requests + 1
+        return self.reader.rows(self.source.draws(x, n, (self._base + self._requests) % _SEEDS))
 
 
 #: Names of the measurements: a draw, a draw beside another one at an input that the adversary knows, whose noise must
@@ -254,20 +264,19 @@ def games_of(drawer: Drawer, pair: Pair) -> list[Game]:
     claim is the same. The third has few draws, each a request.
     """
     claim = drawer.source.claim
-    game = Game(
-        name=" ".join(part for part in (claim.name, claim.version) if part),
-        about=DRAW,
-        pair=f"{shown(pair[0])} / {shown(pair[1])}",
-        worst=np.inf if claim.epsilon is None else claim.epsilon,
-        theorem=claim.of_pair(*pair, claim.at),
-        draw=_draw_of(drawer, pair, DRAW),
-        fits=strong(claim),
-        gaussian=claim.mu is not None,
-    )
-    shares = ((BESIDE, 0.25), (ALONE, 0.0))
     return [
-        game,
-        *(replace(game, about=kind, draw=_draw_of(drawer, pair, kind), share=share) for kind, share in shares),
+        Game(
+            name=" ".join(part for part in (claim.name, claim.version) if part),
+            about=kind,
+            pair=f"{shown(pair[0])} / {shown(pair[1])}",
+            worst=np.inf if claim.epsilon is None else claim.epsilon,
+            theorem=claim.of_pair(*pair, claim.at),
+            draw=_draw_of(drawer, pair, kind),
+            fits=QUICK if claim.releases == "category" else (*QUICK, TREES),
+            share=share,
+            gaussian=claim.mu is not None,
+        )
+        for kind, share in ((DRAW, 1.0), (BESIDE, 0.25), (ALONE, 0.0))
     ]
 
 

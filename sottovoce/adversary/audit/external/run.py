@@ -9,6 +9,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from simulations.errors import UserError, no_file
 from sottovoce.adversary.audit.external.claim import Claim
 from sottovoce.adversary.audit.external.draws import ALONE, Drawer, Pair, games_of
-from sottovoce.adversary.audit.external.search import Pool, pair_of, worst_pair
+from sottovoce.adversary.audit.external.search import pair_of, worst_pair
 from sottovoce.adversary.audit.external.sequential import Stopped, bet, search
 from sottovoce.adversary.audit.external.source import Source
 from sottovoce.adversary.audit.measure import (
@@ -68,9 +69,6 @@ def audit_source(
         family: Probability of any false alarm.
         fixed: Whether to measure with all draws, and not to stop at a violation.
 
-    Returns:
-        Results in the form of `adversary.audit.run.run`, and `certificates`, one of each violated entry.
-
     Raises:
         UserError: The draws or the seed are invalid, or the source does not follow its claim.
     """
@@ -83,7 +81,7 @@ def audit_source(
     budget_left = draws if pair is not None else draws // 2
     request = Audit(draws=draws, delta=claim.at, seed=seed)
     if fixed:
-        pair = worst_pair(Pool(drawer), draws) if pair is None else pair
+        pair = worst_pair(drawer, draws) if pair is None else pair
     else:
         family = family if draws < LEAST else family / 2
         budget = 2 * draws if draws < LEAST else draws
@@ -92,14 +90,14 @@ def audit_source(
             return _of_bets(drawer, pair, violation, request, family)
         budget_left = draws // 2
     games = games_of(drawer, pair)
-    findings = measure(games, Audit(draws=budget_left, delta=claim.at, seed=seed), family=family)
+    findings = measure(games, replace(request, draws=budget_left), family=family)
     certificates = []
     for finding in findings:
         if finding.violations:
             point, measured = _of_finding(finding)
             certificates.append(certificate(source, pair, finding.game.about, point, (drawer.drawn, seed), measured))
     alpha, figures = (family, tests(games)) if fixed else (2 * family, 2 * tests(games))
-    result = results(request, [entry(finding) for finding in findings], family=alpha, figures=figures)
+    result = results(request, [finding.entry() for finding in findings], family=alpha, figures=figures)
     return result | {"certificates": certificates}
 
 
@@ -111,30 +109,23 @@ def _of_bets(drawer: Drawer, pair: Pair, violation: Stopped | None, request: Aud
     draw, beside, _ = games_of(drawer, pair)
     game = beside if violation is not None and violation.beside else draw
     pure, at_delta = (game.theorem.pure, game.theorem.at_delta) if violation is not None else (0.0, 0.0)
-    entries = {
-        "name": game.name,
-        "about": game.about,
-        "pair": game.pair,
-        "worst_case": game.worst,
-        "claimed": game.theorem.pure,
-        "exact": None,
-        "measured": 0.0 if math.isinf(pure) else pure,
-        "claimed_at_delta": game.theorem.at_delta,
-        "exact_at_delta": None,
-        "measured_at_delta": at_delta,
-        "measured_mu": None,
-        "deltas": [],
-        "draws": drawer.drawn,
-        "confidence": 1 - family,
-        "reach": math.inf,
-        "verdict": NOT_FOUND if violation is None else VIOLATED,
-    }
+    result = entry(
+        game,
+        NOT_FOUND if violation is None else VIOLATED,
+        draws=drawer.drawn,
+        confidence=1 - family,
+        measured=0.0 if math.isinf(pure) else pure,
+        measured_at_delta=at_delta,
+        measured_mu=None,
+        deltas=[],
+        reach=math.inf,
+    )
     certificates = []
     if violation is not None:
         measured = {"log10_wealth": violation.log_wealth / math.log(10), "confidence": 1 - family}
         written = certificate(drawer.source, pair, game.about, violation.point, (drawer.drawn, request.seed), measured)
         certificates = [written | {"process": [list(item) for item in violation.process]}]
-    return results(request, [entries], family=family, figures=1) | {"certificates": certificates}
+    return results(request, [result], family=family, figures=1) | {"certificates": certificates}
 
 
 def _only(source: Source) -> Pair | None:
@@ -155,13 +146,8 @@ def certificate(
 ) -> dict[str, Any]:
     """Return the certificate of a violated claim, JSON-ready.
 
-    Args:
-        source: Source of the draws.
-        pair: Pair of inputs.
-        about: What was drawn: `DRAW`, `BESIDE` or `ALONE`.
-        point: Claimed point (ε, δ).
-        drawn: Draws of the audit, at both inputs and of the search, and its seed.
-        measured: What the audit measured, and at which confidence.
+    `about` is what was drawn: `DRAW`, `BESIDE` or `ALONE`. The claimed point is (ε, δ). `drawn` are the draws of the
+    audit, at both inputs and of the search, and its seed.
     """
     return {
         "format": FORMAT,
@@ -218,13 +204,8 @@ def checked(written: Mapping[str, Any], source: Source, *, seed: int | None = No
     The bets learn from the new draws alone. The claim is the source's current one, so that a corrected claim is not
     violated.
 
-    Args:
-        written: Certificate.
-        source: Source of new draws.
-        seed: Seed of the new draws; None for the one after the certificate's.
-
-    Returns:
-        The claimed point, the wealth, and `confirmed`, which is wrong with probability at most 1e-3.
+    The default seed of the new draws is the one after the certificate's. The result has the claimed point, the wealth,
+    and `confirmed`, which is wrong with probability at most 1e-3.
 
     Raises:
         UserError: The certificate is damaged, or is about another claim.
@@ -239,7 +220,7 @@ def checked(written: Mapping[str, Any], source: Source, *, seed: int | None = No
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"certificate: is damaged: {type(error).__name__} {error}") from error
     drawer, process = Drawer(source, seed), list[tuple[int, float]]()
-    result, _ = bet(drawer, Pool(drawer), (x, other), (limit, limit), CHECKED, (0.0, 1.0), process, alone=single)
+    result, _ = bet(drawer, (x, other), (limit, limit), CHECKED, (0.0, 1.0), process, alone=single)
     if result is not None:
         epsilon, delta = result.point
     return {

@@ -13,9 +13,9 @@ from itertools import chain, combinations, islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mechanisms.checks import is_number
+from mechanisms.arrays import FloatArray
+from mechanisms.checks import is_number, is_whole
 from simulations.errors import UserError
 from sottovoce.adversary.audit.external.claim import Claim, key_of
 from sottovoce.adversary.audit.external.draws import QUICK, Drawer, Pair
@@ -24,7 +24,6 @@ from sottovoce.adversary.estimators import audit as adversary
 
 log = logging.getLogger(__name__)
 
-FloatArray = NDArray[np.float64]
 
 #: For each round: draws of an input, the share of the budget spent at its end, and its number of pairs.
 Rounds = tuple[tuple[int, float, int], ...]
@@ -37,43 +36,12 @@ _LEAST = 0.05
 _PARENTS = 6
 
 
-class Pool:
-    """Draws of a search, kept by input.
-
-    Args:
-        drawer: Draws of the source.
-    """
-
-    def __init__(self, drawer: Drawer) -> None:
-        self.drawer, self._rows = drawer, dict[str, FloatArray]()
-
-    def rows(self, x: Any, n: int) -> FloatArray:
-        """Return the first n draws at an input, (n, 1 + f), new ones if there are fewer.
-
-        Raises:
-            UserError: `Drawer.rows` raises it.
-        """
-        key = key_of(x)
-        cache = self._rows.get(key)
-        if cache is None or len(cache) < n:
-            draws = self.drawer.rows(x, n - (0 if cache is None else len(cache)))
-            self._rows[key] = draws if cache is None else np.concatenate([cache, draws])
-        return self._rows[key][:n]
-
-    def kept(self, pair: Pair) -> tuple[FloatArray, FloatArray]:
-        """Return all draws so far at each of two inputs, as many of one as of the other."""
-        results = [self._rows.get(key_of(x), np.zeros((0, 0))) for x in pair]
-        n = min(map(len, results))
-        return results[0][:n], results[1][:n]
-
-
-def worst_pair(pool: Pool, budget: int, rounds: Rounds = LONG) -> Pair:
+def worst_pair(drawer: Drawer, budget: int, rounds: Rounds = LONG) -> Pair:
     """Return the pair of neighbouring inputs that looks worst.
 
     Raises:
         UserError: `Drawer.rows` raises it, or the claim names no two inputs that differ.
     """
-    drawer, rows = pool.drawer, pool.rows
     claim = drawer.source.claim
     candidates, move = _candidates(drawer)
     start = drawer.drawn
@@ -86,7 +54,8 @@ def worst_pair(pool: Pool, budget: int, rounds: Rounds = LONG) -> Pair:
             if (ranking or best) and (len(ranking) >= limit or drawer.drawn - start + 2 * n > share * budget):
                 break
             if (key := key_of(pair)) not in keys and claim.distance(*pair):
-                ranking.append((_looks(rows(pair[0], n), rows(pair[1], n), claim, pair), pair))
+                first, second = (drawer.first_rows(x, n) for x in pair)
+                ranking.append((_looks(first, second, claim, pair), pair))
             keys.add(key)
         if not ranking:
             break
@@ -104,7 +73,7 @@ def _candidates(drawer: Drawer) -> tuple[Iterator[Pair], Callable[[Pair, np.rand
         return (pair_of(claim, pair) for pair in claim.pairs), None
     domain = space(claim.inputs)
     pairs = Pairs(domain, claim.neighbours)
-    if isinstance(domain, _Listed):
+    if type(domain) is Space:
         pair_list = list(combinations(domain.values, 2))
         order = drawer.rng.permutation(len(pair_list))
         return (pair_list[i] for i in order), None
@@ -173,13 +142,14 @@ Rng = np.random.Generator
 
 
 class Space:
-    """Space of inputs of one kind. `ends` are two inputs at the largest distance."""
+    """Space of listed values. `ends` are two inputs at the largest distance."""
 
-    ends: tuple[Any, Any]
+    def __init__(self, values: list[Any]) -> None:
+        self.values, self.ends = values, (values[0], values[-1])
 
     def drawn(self, rng: Rng) -> Any:
         """Return a random input."""
-        raise NotImplementedError
+        return self.values[int(rng.integers(len(self.values)))]
 
     def moved(self, x: Any, rng: Rng) -> Any:
         """Return an input near x; a random one if inputs are no numbers."""
@@ -194,47 +164,39 @@ class Space:
         return x
 
 
-class _Listed(Space):
-    """Space of listed values.
-
-    Args:
-        values: The values.
-    """
-
-    def __init__(self, values: list[Any]) -> None:
-        self.values, self.ends = values, (values[0], values[-1])
-
-    def drawn(self, rng: Rng) -> Any:
-        return self.values[int(rng.integers(len(self.values)))]
-
-
-class _Box(Space):
-    """Space of numbers in an interval, or of vectors of them.
+class _Numbers(Space):
+    """Space of numbers in an interval, or of vectors of them, if need be of at most a Euclidean length.
 
     Args:
         low: Lower bound.
         high: Upper bound.
         size: Length of a vector; None for a number.
         whole: Whether numbers are integers.
+        radius: Largest Euclidean length.
     """
 
-    def __init__(self, low: float, high: float, size: int | None, whole: bool) -> None:
-        self.low, self.high, self.size, self.whole = low, high, size, whole
-        self.ends = self._out(np.full(size or (), low)), self._out(np.full(size or (), high))
+    def __init__(
+        self, low: float, high: float, size: int | None, *, whole: bool = False, radius: float = np.inf
+    ) -> None:
+        self.low, self.high, self.size, self.whole, self.radius = low, high, size, whole, radius
+        # the ends of a ball are on an axis, and of a box in its corners
+        first = np.zeros(size or ()) if radius == np.inf else np.arange(size or 1) > 0
+        centre = (low + high) / 2
+        self.ends = self._inside(np.where(first, centre, low)), self._inside(np.where(first, centre, high))
 
-    def _out(self, z: Any) -> Any:
+    def _inside(self, z: Any) -> Any:
         z = np.clip(z, self.low, self.high)
-        if self.whole:
-            return int(np.rint(z)) if self.size is None else [int(i) for i in np.rint(z)]
-        return float(z) if self.size is None else [float(i) for i in z]
+        # a little shorter, so that rounding does not put it outside
+        z = z * min(1.0, self.radius * (1 - 1e-12) / max(float(np.linalg.norm(z)), 1e-300))
+        return (np.rint(z).astype(np.int64) if self.whole else z).tolist()
 
     def drawn(self, rng: Rng) -> Any:
         ends, uniforms = rng.choice([self.low, self.high], self.size), rng.uniform(self.low, self.high, self.size)
         if self.size is None:
-            return self._out(ends if rng.integers(2) else uniforms)
-        kind = rng.integers(4)
-        constant = np.full(self.size, ends[0] if kind == 0 else (self.low + self.high) / 2)
-        return self._out((constant, constant, ends, uniforms)[kind])
+            return self._inside(ends if rng.integers(2) else uniforms)
+        centre = np.full(self.size, (self.low + self.high) / 2)
+        axis = np.where(np.arange(self.size) == rng.integers(self.size), ends[0], centre)
+        return self._inside((np.full(self.size, ends[0]), centre, axis, ends, uniforms)[rng.integers(5)])
 
     def moved(self, x: Any, rng: Rng) -> Any:
         z = np.array(x, dtype=np.float64)
@@ -242,82 +204,39 @@ class _Box(Space):
         mask = np.ones(()) if self.size is None else np.arange(self.size) == rng.integers(self.size)
         kind = rng.integers(3)
         if kind == 0:
-            return self._out(np.where(mask, rng.choice([self.low, self.high]), z))
-        return self._out(z + step * (mask if kind == 1 else 1.0))
+            return self._inside(np.where(mask, rng.choice([self.low, self.high]), z))
+        return self._inside(z + step * (mask if kind == 1 else 1.0))
 
     def opposite(self, x: Any, rng: Rng) -> Any:
-        return self._out(self.low + self.high - np.array(x, dtype=np.float64))
+        return self._inside(self.low + self.high - np.array(x, dtype=np.float64))
 
     def shrunk(self, x: Any, share: float) -> Any:
-        return self._out(share * np.array(x, dtype=np.float64))
-
-
-class _Ball(Space):
-    """Space of vectors of at most a Euclidean length.
-
-    Args:
-        radius: Largest length.
-        size: Number of coordinates.
-    """
-
-    def __init__(self, radius: float, size: int) -> None:
-        self.radius, self.size = radius, size
-        self.ends = self._out(np.eye(size)[0], radius), self._out(-np.eye(size)[0], radius)
-
-    def drawn(self, rng: Rng) -> Any:
-        kind = rng.integers(4)
-        if kind == 0:
-            z = np.eye(self.size)[rng.integers(self.size)] * rng.choice([-1.0, 1.0])
-        elif kind == 1:
-            z = np.full(self.size, rng.choice([-1.0, 1.0]))
-        else:
-            z = rng.normal(size=self.size)
-        return self._out(z, self.radius * (1.0 if kind < 3 else float(rng.random())))
-
-    def moved(self, x: Any, rng: Rng) -> Any:
-        z = np.array(x, dtype=np.float64)
-        length = float(np.linalg.norm(z)) if rng.integers(2) else self.radius
-        return self._out(z + rng.normal(0, self.radius * 10.0 ** rng.uniform(-2, 0), self.size), length)
-
-    def opposite(self, x: Any, rng: Rng) -> Any:
-        return [-float(i) for i in x]
-
-    def shrunk(self, x: Any, share: float) -> Any:
-        return [share * float(i) for i in x]
-
-    def _out(self, z: Any, length: float) -> list[float]:
-        # a little shorter, so that rounding does not put it outside
-        return [float(i) for i in z / max(np.linalg.norm(z), 1e-300) * length * (1 - 1e-12)]
+        return self._inside(share * np.array(x, dtype=np.float64))
 
 
 class _Records(Space):
-    """Space of lists of records of one space.
+    """Space of lists of `count` records of one space."""
 
-    Args:
-        each: Space of a record.
-        count: Number of records.
-    """
-
-    def __init__(self, each: Space, count: int) -> None:
-        self.each, self.count = each, count
-        self.ends = [each.ends[0]] * count, [each.ends[1]] * count
+    def __init__(self, record: Space, count: int) -> None:
+        self.record, self.count = record, count
+        self.ends = [record.ends[0]] * count, [record.ends[1]] * count
 
     def drawn(self, rng: Rng) -> Any:
         kind = rng.integers(3)
         if kind == 0:
-            return [self.each.drawn(rng) for _ in range(self.count)]
-        member, other = self.each.drawn(rng), self.each.drawn(rng)
+            return [self.record.drawn(rng) for _ in range(self.count)]
+        member, other = self.record.drawn(rng), self.record.drawn(rng)
         return [member if kind == 1 or i else other for i in rng.random(self.count) < rng.random()]
 
     def moved(self, x: Any, rng: Rng) -> Any:
-        at = int(rng.integers(len(x))) if x else 0
-        return [self.each.moved(value, rng) if i == at else value for i, value in enumerate(x)]
+        at = int(rng.integers(max(1, len(x))))
+        return [self.record.moved(value, rng) if i == at else value for i, value in enumerate(x)]
 
     def opposite(self, x: Any, rng: Rng) -> Any:
-        return [self.each.opposite(value, rng) for value in x]
+        return [self.record.opposite(value, rng) for value in x]
 
     def shrunk(self, x: Any, share: float) -> Any:
-        return [self.each.shrunk(value, share) for value in x]
+        return [self.record.shrunk(value, share) for value in x]
 
 
 def space(stated: Any, where: str = "claim: inputs") -> Space:
@@ -329,20 +248,21 @@ def space(stated: Any, where: str = "claim: inputs") -> Space:
     if isinstance(stated, list | tuple):
         if len(stated) < 2:
             raise UserError(f"{where}: a list has two values or more")
-        return _Listed(list(stated))
+        return Space(list(stated))
     if not isinstance(stated, Mapping):
         raise UserError(f"{where}: must be a list of values, or an object with low and high, radius, or records")
     keys = set(stated)
     if "records" in keys and keys <= {"records", "count"}:
         return _Records(space(stated["records"], f"{where}.records"), _whole(stated, "count", where))
     if "radius" in keys and keys <= {"radius", "size"}:
-        return _Ball(_number(stated, "radius", where), _whole(stated, "size", where))
+        radius = _number(stated, "radius", where)
+        return _Numbers(-radius, radius, _whole(stated, "size", where), radius=radius)
     if {"low", "high"} <= keys <= {"low", "high", "size", "whole"}:
         low, high = _number(stated, "low", where), _number(stated, "high", where)
         if not low < high:
             raise UserError(f"{where}: low must be below high")
         size = _whole(stated, "size", where) if "size" in keys else None
-        return _Box(low, high, size, bool(stated.get("whole", False)))
+        return _Numbers(low, high, size, whole=bool(stated.get("whole", False)))
     raise UserError(f"{where}: must have low and high (size, whole), radius and size, or records and count")
 
 
@@ -354,14 +274,14 @@ def _number(stated: Mapping[str, Any], key: str, where: str) -> float:
 
 
 def _whole(stated: Mapping[str, Any], key: str, where: str) -> int:
-    value = stated.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100_000:
+    value: Any = stated.get(key)
+    if not is_whole(value, 1, 100_000):
         raise UserError(f"{where}: {key} must be a whole number from 1 to 100,000, got {value!r}")
-    return value
+    return int(value)
 
 
 class Pairs:
-    """Pairs of neighbouring inputs of a space.
+    """Pairs of neighbouring inputs of a space: two values, alone or as one record of a list.
 
     Args:
         within: Space of inputs.
@@ -372,9 +292,12 @@ class Pairs:
     """
 
     def __init__(self, within: Space, neighbours: str) -> None:
-        if neighbours != "any" and not isinstance(within, _Records):
-            raise UserError(f"claim: neighbours {neighbours!r} are lists; inputs must be records and count")
-        self.within, self.neighbours = within, neighbours
+        self.within = self.values = within
+        self.neighbours = neighbours
+        if neighbours != "any":
+            if not isinstance(within, _Records):
+                raise UserError(f"claim: neighbours {neighbours!r} are lists; inputs must be records and count")
+            self.values = within.record
 
     def extreme(self) -> Iterator[Pair]:
         """Yield the first pairs: the ends of the space, or lists of one end with one other record.
@@ -384,44 +307,41 @@ class Pairs:
         if self.neighbours == "any":
             yield self.within.ends
             return
-        for ends, records in zip((self._each.ends, self._each.ends[::-1]), self.within.ends, strict=True):
+        for values, records in zip((self.values.ends, self.values.ends[::-1]), self.within.ends, strict=True):
             for rest in (records[1:], self.within.shrunk(records[1:], 1 / (2 * len(records)))):
-                first, other = [ends[0], *rest], [ends[1], *rest]
+                yield self._within_lists(values, rest, 0)
                 if self.neighbours == "add-remove":
-                    yield first, rest
-                    yield other, rest
-                else:
-                    yield first, other
+                    yield self._within_lists(values[::-1], rest, 0)
 
     def proposed(self, rng: Rng) -> Pair:
         """Return a random pair."""
-        x = self.within.drawn(rng)
+        x = self.values.drawn(rng)
+        values = x, (self.values.opposite(x, rng) if rng.integers(2) else self.values.drawn(rng))
         if self.neighbours == "any":
-            return x, (self.within.opposite(x, rng) if rng.integers(2) else self.within.drawn(rng))
-        element, at = self._each, int(rng.integers(len(x)))
-        if self.neighbours == "add-remove":
-            return x, [*x[:at], *x[at + 1 :]]
-        other = element.opposite(x[at], rng) if rng.integers(2) else element.drawn(rng)
-        return x, [*x[:at], other, *x[at + 1 :]]
+            return values
+        rest = self.within.drawn(rng)[1:]
+        return self._within_lists(values, rest, int(rng.integers(len(rest) + 1)))
 
     def moved(self, pair: Pair, rng: Rng) -> Pair:
         """Return a pair near a given one."""
-        x, other = pair
         if self.neighbours == "any":
-            kind = rng.integers(3)
-            if kind == 0:
-                return x, self.within.moved(other, rng)
-            x = self.within.moved(x, rng)
-            return x, (other if kind == 1 else self.within.opposite(x, rng))
-        if self.neighbours == "add-remove":
-            x, at = self.within.moved(x, rng), int(rng.integers(len(x)))
-            return x, [*x[:at], *x[at + 1 :]]
-        at = next((i for i, (a, b) in enumerate(zip(x, other, strict=True)) if a != b), 0)
-        record = self._each.moved(other[at], rng) if rng.integers(2) else other[at]
-        x = self.within.moved(x, rng)
-        return x, [*x[:at], record, *x[at + 1 :]]
+            return self._moved_values(pair, rng)
+        x, other = pair
+        at = next((i for i, (a, b) in enumerate(zip(x, other, strict=False)) if a != b), len(x) - 1)
+        values, rest = (x[at], other[at] if self.neighbours == "replace" else x[at]), [*x[:at], *x[at + 1 :]]
+        if rng.integers(2):
+            values = self._moved_values(values, rng)
+        return self._within_lists(values, self.within.moved(rest, rng) if rng.integers(2) else rest, at)
 
-    @property
-    def _each(self) -> Space:
-        assert isinstance(self.within, _Records)
-        return self.within.each
+    def _moved_values(self, values: Pair, rng: Rng) -> Pair:
+        x, other = values
+        kind = rng.integers(3)
+        if kind == 0:
+            return x, self.values.moved(other, rng)
+        x = self.values.moved(x, rng)
+        return x, (other if kind == 1 else self.values.opposite(x, rng))
+
+    def _within_lists(self, values: Pair, rest: list[Any], at: int) -> Pair:
+        """Return lists with the first value, and the second or none, at a place among other records."""
+        first, second = ([*rest[:at], value, *rest[at:]] for value in values)
+        return first, (rest if self.neighbours == "add-remove" else second)

@@ -16,18 +16,17 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray, IntArray
 from sottovoce.adversary.audit.external.claim import Claim
 from sottovoce.adversary.audit.external.draws import QUICK, TREES, Drawer, Pair, of_columns
-from sottovoce.adversary.audit.external.search import LONG, Pool, Rounds, worst_pair
+from sottovoce.adversary.audit.external.search import LONG, Rounds, worst_pair
 from sottovoce.adversary.audit.external.source import BATCH
 from sottovoce.adversary.estimators.audit import Fit, frequencies, learned
 from sottovoce.adversary.estimators.betting import Expert, mixed_log_wealth
 
 log = logging.getLogger(__name__)
 
-FloatArray = NDArray[np.float64]
 
 #: Passes of a search before the long one: its rounds, its share of the budget, at most so many draws, and the bets
 #: after it as a multiple of these.
@@ -47,17 +46,11 @@ _FIRST, _GROWTH = 32, 0.2
 
 @dataclass(frozen=True, eq=False)
 class Stopped:
-    """Violation that stopped an audit.
+    """Violation that stopped an audit: the wealth in the end, and draws so far with log10 of the wealth after each bet.
 
-    Args:
-        pair: Pair of inputs.
-        log_wealth: Logarithm of the wealth in the end.
-        process: Draws so far, and log10 of the wealth, after each bet.
-        point: Claimed point (ε, δ) on which the expert who won most bets.
-        beside: Whether the expert's score is of a draw beside a known one.
+    The expert who won most bets on the claimed point (ε, δ), by a draw alone or `beside` a known one.
     """
 
-    pair: Pair
     log_wealth: float
     process: list[tuple[int, float]]
     point: tuple[float, float]
@@ -73,31 +66,29 @@ def points_of(claim: Claim, pair: Pair) -> FloatArray:
 
 def search(drawer: Drawer, budget: int, alpha: float, only: Pair | None) -> tuple[Pair, Stopped | None]:
     """Search for the worst pair, bet on it, and return it with the violation, if one was found."""
-    end, pool = drawer.drawn + budget, Pool(drawer)
-    process: list[tuple[int, float]] = []
+    end, process = drawer.drawn + budget, list[tuple[int, float]]()
     wealth, reserve, pair = 0.0, 1.0, only  # wealth of passes that are over, and wealth that no pass has had
     for rounds, portion, limit, times in _SHORT if only is None else ():
         draws = min(limit, int(portion * budget))
-        pair = _searched(pool, draws, rounds, pair)
+        pair = _searched(drawer, draws, rounds, pair)
         stop = min(end, drawer.drawn + times * draws)
-        violation, won = bet(drawer, pool, pair, (stop, end), alpha, (wealth + reserve / 2, reserve / 2), process)
+        violation, won = bet(drawer, pair, (stop, end), alpha, (wealth + reserve / 2, reserve / 2), process)
         if violation is not None:
             return pair, violation
         wealth, reserve = wealth + won * reserve / 2, reserve / 2
     if only is None:
-        pair = _searched(pool, int((end - drawer.drawn) * (1 - _LAST)), LONG, pair)
+        pair = _searched(drawer, int((end - drawer.drawn) * (1 - _LAST)), LONG, pair)
     assert pair is not None
-    return pair, bet(drawer, pool, pair, (end, end), alpha, (wealth, reserve), process)[0]
+    return pair, bet(drawer, pair, (end, end), alpha, (wealth, reserve), process)[0]
 
 
-def _searched(pool: Pool, draws: int, rounds: Rounds, pair: Pair | None) -> Pair:
+def _searched(drawer: Drawer, draws: int, rounds: Rounds, pair: Pair | None) -> Pair:
     """Return the worst pair of a pass, or that of the pass before if the draws are too few to compare two."""
-    return worst_pair(pool, draws, rounds) if pair is None or draws >= 4 * rounds[0][0] else pair
+    return worst_pair(drawer, draws, rounds) if pair is None or draws >= 4 * rounds[0][0] else pair
 
 
 def bet(
     drawer: Drawer,
-    pool: Pool,
     pair: Pair,
     until: tuple[int, int],
     alpha: float,
@@ -110,7 +101,6 @@ def bet(
 
     Args:
         drawer: Draws of the source.
-        pool: Draws of the search.
         pair: Pair of inputs.
         until: Number of the source's draws at which to end, and at which to end if the bets are winning.
         alpha: Probability that a true claim stops the audit.
@@ -121,10 +111,10 @@ def bet(
     points = points_of(drawer.source.claim, pair)
     single = [Expert(fit, points) for fit in _SINGLE]
     joint = [Expert(fit, points) for fit in _JOINT]
-    pool_rows = pool.kept(pair)
-    if len(pool_rows[0]):
-        permutation = drawer.rng.permutation(2 * len(pool_rows[0]))
-        rows, sides = np.concatenate(pool_rows)[permutation], np.repeat([0, 1], len(pool_rows[0]))[permutation]
+    searched = drawer.kept(pair)
+    if len(searched[0]):
+        order = drawer.rng.permutation(2 * len(searched[0]))
+        rows, sides = np.concatenate(searched)[order], np.repeat([0, 1], len(searched[0]))[order]
         for expert in single:
             expert.learn(rows, sides)
     reference: FloatArray | None = None
@@ -149,11 +139,11 @@ def bet(
             assert best.bet is not None
             log.info(f"the claim is violated: {drawer.drawn:,} draws")
             point = best.bet.epsilon, best.bet.delta
-            return Stopped(pair, total, process, point, best in joint), math.exp(min(won, _HUGE))
+            return Stopped(total, process, point, best in joint), math.exp(min(won, _HUGE))
     return None, math.exp(min(won, _HUGE))
 
 
-def _beside(drawer: Drawer, rows: FloatArray, sides: NDArray[np.int64], known: FloatArray) -> FloatArray:
+def _beside(drawer: Drawer, rows: FloatArray, sides: IntArray, known: FloatArray) -> FloatArray:
     """Return rows of draws beside known draws at x, in the same places of an earlier answer, (n, f')."""
     place = np.empty(len(rows), np.int64)
     for side in (0, 1):

@@ -78,16 +78,16 @@ class Program:
             raise UserError(f"--timeout {timeout:g}: must be seconds above 0, at most {LONGEST_WAIT:,.0f}")
         self.command: str | None = command
         self.timeout = timeout
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the program
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the program
         try:
             words = shlex.split(command)
             if not words:
                 raise ValueError("is empty")
             self._process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, start_new_session=True
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
             )
         except (OSError, ValueError) as error:
-            self._said.close()
+            self._errors.close()
             raise UserError(f"--command {command}: does not start: {error}") from error
         try:
             self.claim = Claim.of(self._answer("a claim, on its first line"), f"--command {command}")
@@ -143,8 +143,8 @@ class Program:
     def _ending(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2)
-        self._said.seek(0)
-        lines = self._said.read()[-4000:].decode(errors="replace").strip().splitlines()
+        self._errors.seek(0)
+        lines = self._errors.read()[-4000:].decode(errors="replace").strip().splitlines()
         code = self._process.returncode
         return f"with code {code}" + (f": {lines[-1]}" if lines else "")
 
@@ -156,7 +156,7 @@ class Program:
         """End the program."""
         self._kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._said):
+        for pipe in (self._process.stdin, self._process.stdout, self._errors):
             with contextlib.suppress(OSError, ValueError):
                 if pipe is not None:
                     pipe.close()
