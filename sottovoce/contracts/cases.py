@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -127,18 +128,14 @@ def streams(n: int, seed: int = 1, offset: int = 0) -> SimulatedUniforms:
 
 
 class Recorder:
-    """Source of randomness that records its calls.
-
-    Args:
-        source: Source that answers the calls.
-    """
+    """Source of randomness that records its calls, which another source answers."""
 
     def __init__(self, source: Uniforms) -> None:
-        self.source, self.asked = source, list[tuple[int, int]]()
+        self.source, self.requests = source, list[tuple[int, int]]()
 
     def uniform(self, rows: int, k: int) -> Array:
         """Return uniforms (rows, k), and record the call."""
-        self.asked.append((rows, k))
+        self.requests.append((rows, k))
         return self.source.uniform(rows, k)
 
     def further(self, rows: Array, k: int) -> Array:
@@ -146,20 +143,8 @@ class Recorder:
         return self.source.further(rows, k)
 
 
-class Constant:
-    """Source of randomness whose uniforms all equal one given lattice point.
-
-    Args:
-        value: Value of the uniforms.
-    """
-
-    def __init__(self, value: float) -> None:
-        self.value = value
-
-    def uniform(self, rows: int, k: int) -> Array:
-        """Return constant uniforms (rows, k)."""
-        return np.full((rows, k), self.value)
-
-    def further(self, rows: Array, k: int) -> Array:
-        """Return 0.5 for all further uniforms."""
-        return np.full((len(rows), k), 0.5)
+def constant(value: float) -> Any:
+    """Return a source of randomness whose uniforms all equal a lattice point, and whose further ones are 0.5."""
+    return SimpleNamespace(
+        uniform=lambda rows, k: np.full((rows, k), value), further=lambda rows, k: np.full((len(rows), k), 0.5)
+    )

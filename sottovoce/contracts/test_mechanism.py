@@ -34,8 +34,8 @@ from mechanisms.words.distances import metric_distances
 from mechanisms.words.tables import Verbatim
 from sottovoce.contracts.cases import (
     TOKENS,
-    Constant,
     Recorder,
+    constant,
     extras,
     inputs,
     instances,
@@ -141,7 +141,7 @@ def test_every_row_uses_the_same_number_of_uniforms_whatever_its_value(mechanism
     for seed in (0, 1):
         recorder = Recorder(streams(20))
         mechanism.sample(inputs(mechanism, 20, seed), rng=recorder, **extras(mechanism, 20, seed))
-        requests.append(recorder.asked)
+        requests.append(recorder.requests)
     assert requests[0] == requests[1] and all(rows == 20 for rows, _ in requests[0])
 
 
@@ -182,7 +182,7 @@ def test_extreme_uniforms_give_finite_draws(mechanism: Any, uniform: float) -> N
     """Check that extreme uniforms give finite draws."""
     n = 10 if getattr(mechanism, "dim", 1) < 100 else 2  # each row is computed in decimals, which is slow
     x, options = inputs(mechanism, n), extras(mechanism, n)
-    assert np.isfinite(mechanism.sample(x, rng=Constant(uniform), **options)).all()
+    assert np.isfinite(mechanism.sample(x, rng=constant(uniform), **options)).all()
 
 
 def test_an_empty_batch_is_a_batch(mechanism: Any) -> None:

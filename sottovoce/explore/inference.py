@@ -28,8 +28,8 @@ from mechanisms.streams import SecureStreams
 from mechanisms.words.text import TextMechanism
 from sottovoce.adversary.estimators import allowed
 from sottovoce.adversary.estimators.channel import Channel, Table
-from sottovoce.adversary.estimators.likelihood import log_likelihood, log_likelihood_of_means
 from sottovoce.adversary.estimators.tokens import bound, unigram
+from sottovoce.adversary.estimators.vectors import log_likelihood, log_likelihood_of_means
 from sottovoce.explore.world import POOL, World
 
 FloatArray = NDArray[np.float64]

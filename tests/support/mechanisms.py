@@ -5,7 +5,6 @@ from scipy import stats
 
 from mechanisms.catalogue import CATALOGUE, OWN_KINDS
 from sottovoce.contracts import cases
-from sottovoce.contracts.cases import Recorder as Recorder
 from sottovoce.contracts.cases import inputs as inputs
 from sottovoce.contracts.cases import streams as streams
 from sottovoce.contracts.cases import unit as unit

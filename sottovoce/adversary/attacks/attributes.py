@@ -19,27 +19,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.models import texts
 from client.models.tokens import joined, padded_word_ids
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.catalogue import nearest
 from mechanisms.pieces import Text
-from mechanisms.streams import SimulationStreams
 from mechanisms.words.text import TextMechanism
 from simulations.artifacts.encoder import encoder_folder
 from simulations.artifacts.public import CachedEncoder
 from simulations.corpora.parts import read_parts
 from simulations.errors import UserError
 from sottovoce.adversary.attacks.scores import guesses_right
-from sottovoce.adversary.attacks.target import Result, Skipped, Target, collect
-from sottovoce.adversary.attacks.words import Held, channel_of, held_of, mechanism_of
+from sottovoce.adversary.attacks.target import Result, Skipped, Target, collect, result_of
+from sottovoce.adversary.attacks.words import Held, channel_of, held_of, mechanism_of, redrawn
 from sottovoce.adversary.estimators import allowed
 from sottovoce.adversary.estimators import attributes as estimators
 from sottovoce.adversary.estimators.channel import Table
 
 log = logging.getLogger(__name__)
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Description of each attack, by its name on the command line.
 ATTACKS = {
@@ -68,14 +65,10 @@ LEAST = 30
 
 @dataclass(frozen=True, eq=False)
 class Collected:
-    """Texts with an attribute.
+    """Texts with an attribute of some classes.
 
-    Args:
-        classes: Values of the attribute.
-        auxiliary: Rows (a,) of the public texts whose value is known.
-        labels: Their values (a,).
-        attacked: Rows (t,) of the attacked texts.
-        truth: Their values (t,).
+    `auxiliary` are rows (a,) of the public texts whose value is known, with their values as labels (a,), and `attacked`
+    rows (t,) of the attacked texts, with their true values (t,).
     """
 
     classes: tuple[str, ...]
@@ -149,7 +142,7 @@ def collected(target: Target, name: str, public: Sequence[Text], attacked: Seque
 
 
 def result(
-    result_of: Callable[..., Result],
+    named: Callable[..., Result],
     attribute: str,
     guesses: IntArray,
     truth: IntArray,
@@ -159,24 +152,17 @@ def result(
     note: str = "",
     more: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Return the result of guesses of an attribute of `count` values.
+    """Return the result of guesses (t,) of an attribute of `count` values, with a further note and further entries.
 
-    Args:
-        result_of: Function that fills in attack and arm.
-        attribute: Name of the attribute.
-        guesses: Guesses (t,).
-        truth: True values (t,).
-        count: Number of values.
-        curves: Curves (`allowed.curve`) of one release and of two; None if a release may show everything.
-        note: Further note.
-        more: Further entries.
+    `named` is `result_of` with the name of the attack. The curves (`allowed.curve`) are of one release and of two; None
+    if a release may show everything.
     """
     rate = guesses_right(guesses, truth)
     share = np.bincount(truth, minlength=count) / len(truth)
     baseline = float(share.max())
     bound, bound_counts = (1.0, 1.0) if curves is None else (allowed.guess(curve, share) for curve in curves)
     gain = rate.success - baseline
-    return result_of(
+    return named(
         attribute=attribute,
         texts=len(truth),
         rate=rate,
@@ -225,16 +211,9 @@ class _Attributes:
         relative = self._relative(guesses == values.truth, baseline == values.truth)
         theorem = self.text.guarantee
         note = f"; {rate.success:.3f} ± {rate.error:.3f} without noise{view and f'; by {view}'}"
+        worst = theorem.worst_case(declared=theorem.exposes)
         return result(
-            partial(
-                Result,
-                attack=name,
-                arm=self.target.arm.name,
-                mechanism=self.text.name,
-                epsilon=getattr(self.text.word, "epsilon", None),
-                stage=self.held.stage,
-                worst_case_epsilon=theorem.worst_case(declared=theorem.exposes),
-            ),
+            partial(result_of(self.target, self.text.word, self.held.stage), attack=name, worst_case_epsilon=worst),
             attribute,
             guesses,
             values.truth,
@@ -273,20 +252,8 @@ class _Attributes:
         if self.text.word.reads:
             log.info(f"{self.target.arm.name}: rewriting {len(self._texts):,} public texts by the language model")
         rows = np.arange(len(self._texts), dtype=np.int64)
-        return np.stack(
-            [
-                texts.draw(
-                    self.text,
-                    self._texts,
-                    rows,
-                    np.zeros_like(rows),
-                    streams=SimulationStreams(self.target.seed),
-                    stage=f"attack-words-{i}",
-                    masked_lm=self.language_model,
-                ).astype(np.int64)
-                for i in range(count)
-            ]
-        )
+        public = self.target, self.text, self._texts, rows, np.zeros_like(rows)
+        return np.stack([redrawn(*public, f"attack-words-{i}", self.language_model) for i in range(count)])
 
     @cached_property
     def _encoder(self) -> CachedEncoder:
@@ -367,7 +334,7 @@ class _Attributes:
             for name, item in learnt.items()
         ]
 
-    def _relative(self, right: NDArray[np.bool_], plain: NDArray[np.bool_]) -> tuple[float, float] | None:
+    def _relative(self, right: BoolArray, plain: BoolArray) -> tuple[float, float] | None:
         """Return the relative gain and its standard error; None without a reference arm that shows the cost of noise.
 
         The reference arm releases its texts as written. RG = U_r/U_o - P_r/P_o (Meisenbacher et al. 2024, section 5.2).
@@ -386,8 +353,6 @@ class _Attributes:
         residuals = (right - privacy * plain) / plain.mean()
         errors = [float(residuals.std() / math.sqrt(len(right)))]
         if names[0] != names[1]:
-            errors += [
-                (result.error or 0.0) / reference.accuracy,
-                utility * (reference.error or 0.0) / reference.accuracy,
-            ]
+            shares = (result.error or 0.0), utility * (reference.error or 0.0)
+            errors += [share / reference.accuracy for share in shares]
         return float(utility - privacy), math.hypot(*errors)

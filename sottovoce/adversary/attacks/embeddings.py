@@ -1,4 +1,4 @@
-"""Attacks on released sentence embeddings: inversion to words, attribute inference, and linkage.
+"""Attacks on released sentence embeddings: inversion to words, and attribute inference.
 
 The adversary (`adversary.estimators`) gets releases of the nodes' ledgers, public texts, the encoder, the maps and the
 mechanism. Only `adversary.attacks.scores` compares its guesses with the truth.
@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.pieces import Text
 from mechanisms.stop_words import STOP_WORDS
 from simulations.artifacts.text_channel import as_lines
-from simulations.experiment import embedding_mechanism
 from sottovoce.adversary.attacks import attributes, scores
 from sottovoce.adversary.attacks.target import (
     Knowledge,
@@ -28,9 +28,10 @@ from sottovoce.adversary.attacks.target import (
     attacked,
     collect,
     knowledge,
+    points_of,
+    result_of,
     rows_of,
     texts_of,
-    values,
 )
 from sottovoce.adversary.estimators import allowed, inversion, vectors
 from sottovoce.adversary.estimators.attributes import by_network
@@ -38,9 +39,6 @@ from sottovoce.adversary.estimators.vectors import Pool, Question
 
 log = logging.getLogger(__name__)
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
 
 #: Description of each attack, by its name on the command line.
 ATTACKS = {
@@ -78,27 +76,25 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
     rows = [row for row in rows if row.released.digest == rows[0].released.digest]
     log.info(f"{target.arm.name}: {len(rows):,} released embeddings of stage {rows[0].released.stage}")
     known, texts = knowledge(target, rows[0]), texts_of(target, rows)
-    mechanism, stage = known.mechanism, rows[0].released.stage
-    epsilon = getattr(mechanism, "epsilon", None)
-    about = {"mechanism": mechanism.name, "epsilon": epsilon, "worst_case_epsilon": mechanism.guarantee.worst_case()}
+    mechanism, stage = known.question.mechanism, rows[0].released.stage
+    named = result_of(target, mechanism, stage)
     sides = [
         _Embeddings(
             target=target,
             known=known,
-            about={"arm": target.arm.name, "stage": stage} | about,
+            named=named,
             texts=texts,
-            seen=np.stack([values(row, mechanism) for row in rows]),
-            public=known.drawn(1 if epsilon is None else _DRAWS),
+            seen=points_of(rows, mechanism),
+            public=known.drawn(_DRAWS if hasattr(mechanism, "epsilon") else 1),
             clean=known.points[None],
             curves=allowed.curves(mechanism),
         )
     ]
     if target.unprotected:
-        about = {"mechanism": None, "epsilon": None, "worst_case_epsilon": float("inf")}
         side = _Embeddings(
             target=target,
             known=known,
-            about={"arm": UNPROTECTED, "stage": stage} | about,
+            named=partial(named, arm=UNPROTECTED, mechanism=None, epsilon=None, worst_case_epsilon=float("inf")),
             texts=texts,
             seen=known.encoder.embed(texts),
             public=known.embeddings[None],
@@ -110,8 +106,10 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
     skipped: list[str] = []
     for side in sides:
         # without a mechanism there is no noise to adapt to, and a text has one embedding
-        applies = ATTACKS if side.about["mechanism"] else (*_INVERSIONS, "attribute-static")
-        entries_, reasons = collect((name for name in names if name in applies), side.results, on=side.about["arm"])
+        applies, on = (
+            (ATTACKS, target.arm.name) if side is sides[-1] else ((*_INVERSIONS, "attribute-static"), UNPROTECTED)
+        )
+        entries_, reasons = collect((name for name in names if name in applies), side.results, on=on)
         results += entries_
         skipped += reasons
     return results, skipped
@@ -121,14 +119,14 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
 class _Embeddings:
     """Attacked releases of one arm, or embeddings as they would leave a client without any mechanism.
 
-    about has values of each result. texts are the truth, for the scores alone. seen are the releases (n, k). public are
+    named fills in results. texts are the truth, for the scores alone. seen are the releases (n, k). public are
     simulated releases of public texts (d, p, k), clean the same without noise (1, p, k). curves are those of one
     release, and of two together: of two users who might be exchanged.
     """
 
     target: Target
     known: Knowledge
-    about: dict[str, Any]
+    named: Callable[..., Result]
     texts: list[Text]
     seen: NDArray[Any]
     public: NDArray[Any]
@@ -137,14 +135,13 @@ class _Embeddings:
 
     def results(self, name: str) -> list[Result]:
         """Return an attack's results; raise Skipped if it does not apply."""
-        result_of = partial(Result, attack=name, **self.about)
         if name in _INVERSIONS:
-            return [self._inverted(name, result_of)]
-        return [self._attribute(name, attribute, result_of) for attribute in attributes.wanted(self.target)]
+            return [self._inverted(name)]
+        return [self._attribute(name, attribute) for attribute in attributes.wanted(self.target)]
 
     # --- words
 
-    def _inverted(self, name: str, result_of: Callable[..., Result]) -> Result:
+    def _inverted(self, name: str) -> Result:
         pieces, seed = self._pieces, self.target.seed
         words = pieces.public
         if name == "inversion":
@@ -163,7 +160,8 @@ class _Embeddings:
         rate, precision, recall = scores.words(guesses, truth, count_beyond)
         frequent = np.tile(inversion.most_frequent(words), (len(truth), 1))
         bound, bound_counts = (allowed.f1(curve, truth.mean(axis=0)) for curve in self.curves)
-        return result_of(
+        return self.named(
+            attack=name,
             rate=rate,
             baseline=scores.words(frequent, truth, count_beyond)[0].success,
             texts=len(self.texts),
@@ -183,34 +181,31 @@ class _Embeddings:
 
     # --- attributes
 
-    def _attribute(self, name: str, attribute: str, result_of: Callable[..., Result]) -> Result:
+    def _attribute(self, name: str, attribute: str) -> Result:
         texts = attributes.collected(self.target, attribute, self.known.texts, self.texts)
         curves, dim, note, count = self.curves, self.seen.shape[1], "", len(texts.classes)
         if name == "attribute-chosen":
             question, guesses = self._chosen(texts)
-            curves, dim = allowed.curves(question.mechanism), question.m1.shape[1]
+            curves, dim = allowed.curves(question.mechanism), question.projection.dim
             note = f"; m' = {dim}, drawn anew"
         else:
             embeddings = self.clean if name == "attribute-static" else self.public
             auxiliary, seen = embeddings[:, texts.auxiliary], self.seen[texts.attacked]
             guesses = by_network(auxiliary, texts.labels, seen, classes=count, seed=self.target.seed)
-        more = {"dim": dim}
-        return attributes.result(result_of, attribute, guesses, texts.truth, count, curves, note=note, more=more)
+        named = partial(self.named, attack=name)
+        return attributes.result(named, attribute, guesses, texts.truth, count, curves, note=note, more={"dim": dim})
 
     def _chosen(self, texts: attributes.Collected) -> tuple[Question, IntArray]:
         """Return the request that serves this question best, and guesses from simulated releases of its users."""
-        spec, seed, count = self.target.arm.embedding, self.target.seed, len(texts.classes)
-        assert spec is not None
+        seed, count = self.target.seed, len(texts.classes)
         pool = Pool(self.known.embeddings[texts.auxiliary], np.zeros_like(texts.labels), texts.labels)
         embeddings = self.known.encoder.embed([self.texts[row] for row in texts.attacked])
         try:
-            question = vectors.for_value(
-                pool, count, lambda maps: [Question(*maps, embedding_mechanism(spec, maps[1].shape[1]))], seed=seed
-            )
+            question = vectors.for_value(self.known.question, pool, count, seed=seed)
         except ValueError as error:
             raise Skipped(str(error)) from error
-        points = question.vectors(embeddings, np.zeros(len(embeddings), np.int64))
-        draws = question.drawn(points, seed=seed, stage="attack-chosen")
+        points = vectors.inputs(question, embeddings, np.zeros(len(embeddings), np.int64))
+        draws = vectors.drawn(question, points, seed=seed, stage="attack-chosen")
         return question, vectors.guessed(question, draws, pool, count)
 
 

@@ -23,6 +23,7 @@ from scipy.special import log_softmax
 
 from client.draw import draw
 from client.models.tokens import padded_word_ids
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.channels import LABEL
 from mechanisms.identity import Identity
 from mechanisms.messages.batch import Batch
@@ -42,23 +43,25 @@ from simulations.experiment import label_of, text_mechanism
 from simulations.progress import prefixed
 from sottovoce.adversary.attacks import scores
 from sottovoce.adversary.attacks.target import (
-    Delivered,
     Result,
+    Row,
     Skipped,
     Target,
     collect,
     delivered,
     members_and_others,
+    payloads,
+    points_of,
+    rows_of,
+    rows_of_members,
+    stages,
 )
 from sottovoce.adversary.attacks.words import channel_of
-from sottovoce.adversary.estimators import membership, presence
+from sottovoce.adversary.estimators import membership
 from sottovoce.adversary.estimators.channel import Table
 
 log = logging.getLogger(__name__)
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 #: Description of each attack, by its name on the command line.
 ATTACKS = {
@@ -101,7 +104,7 @@ class _Membership:
     target: Target
     model: Any
     members: BoolArray
-    delivered: Delivered | None
+    delivered: list[Row] | None
 
     @classmethod
     def opened(cls, target: Target) -> _Membership:
@@ -111,7 +114,9 @@ class _Membership:
         if arm.centralised:
             raise Skipped("nothing is released: its server has every text")
         delivery = delivered(target)
-        member_rows = np.arange(len(target.prepared.held.train)) if delivery is None else delivery.rows(target)
+        member_rows = (
+            np.arange(len(target.prepared.held.train)) if delivery is None else rows_of_members(target, delivery)
+        )
         member_records, nonmembers, rng = members_and_others(target, member_rows)
         order = rng.permutation(2 * len(member_records))
         texts = [*member_records.texts, *nonmembers.texts]
@@ -151,7 +156,7 @@ class _Membership:
             mechanism=spec.get("mechanism"),
             epsilon=spec.get("epsilon"),
             worst_case_epsilon=bound["worst_case_epsilon"],
-            stage="every step" if self.delivered is None else self.delivered.stage,
+            stage="every step" if self.delivered is None else stages(self.delivered),
             texts=int(self.members.sum()),
             rate=rate,
             baseline=0.5,
@@ -218,23 +223,24 @@ class _Membership:
     # --- evidence from the releases
 
     def _by_releases(self) -> FloatArray:
-        delivery, model = self.delivered, self.model
-        if delivery is None:
+        rows, model = self.delivered, self.model
+        if rows is None:
             raise Skipped("nothing is released in this way: its noise is drawn anew at every step")
-        if delivery.w is not None:
-            return self._by_texts(delivery.w)
-        assert delivery.z is not None
+        if self.target.arm.text is not None:
+            return self._by_texts(payloads(rows, np.int32).astype(np.int64))
         public, labels = model.public, None
         response: Any = model.channels.label
-        if delivery.y is not None and public.labels is not None and not response.needs_prior:
+        known = {(row.key, row.released.stage): row for row in rows_of(self.target, LABEL.name)}
+        label_rows = [known.get((row.key, row.released.stage)) for row in rows]
+        if all(label_rows) and public.labels is not None and not response.needs_prior:
+            y = payloads([row for row in label_rows if row], np.int16)[:, 0].astype(np.int64)
             if isinstance(response, Identity):
-                law = np.where(delivery.y[:, None] == np.arange(len(public.classes)), 0.0, -np.inf)
+                law = np.where(y[:, None] == np.arange(len(public.classes)), 0.0, -np.inf)
             else:
-                law = log_transition(response, delivery.y, classes=len(public.classes))
+                law = log_transition(response, y, classes=len(public.classes))
             labels = law, model.labels, public.labels
-        return presence.embedding_evidence(
-            model.mechanism, delivery.z, model.units(model.embeddings), model.units(public.embeddings), labels=labels
-        )
+        z, records = points_of(rows, model.mechanism), model.units(model.embeddings)
+        return membership.embedding_evidence(model.mechanism, z, records, model.units(public.embeddings), labels=labels)
 
     def _by_texts(self, released: IntArray) -> FloatArray:
         text = self.model.text
@@ -242,10 +248,10 @@ class _Membership:
         try:
             channel = channel_of(self.target, text)
         except Skipped:  # more than the word in its place decides a released word
-            return presence.overlap(released, word_ids, len(text.vocabulary))
+            return membership.overlap(released, word_ids, len(text.vocabulary))
         table = Table.of(channel, np.concatenate([word_ids, public]), released)
         try:
-            return presence.text_evidence(table, released, word_ids, public)
+            return membership.text_evidence(table, released, word_ids, public)
         except ValueError as error:
             raise Skipped(str(error)) from error
 
@@ -295,30 +301,30 @@ class _Membership:
 
 @dataclass(frozen=True, eq=False)
 class _People:
-    """People whose releases train a shadow model, in place of a run's users (`server.protocols.drive.Users`).
+    """People whose releases train a shadow model, in place of a run's users, with one record each.
 
-    embeddings are (n, m), of the encoder's full width; None if texts are released.
+    They are `server.protocols.drive.Users`, and `mechanisms.messages.questions.Records`. Embeddings are (n, m), of the
+    encoder's full width; None if texts are released.
     """
 
-    texts: Sequence[Text]
-    labels: IntArray
+    own_texts: Sequence[Text]
+    own_labels: IntArray
     streams: SimulationStreams
-    embeddings: Any = None
+    own_embeddings: Any = None
     masked_lm: Path | None = None
 
     def collect(self, request: Request) -> Collected:
         """Return their releases for a request, each person as a user of their own, in their given order."""
         index, count = request.part
-        people = np.arange(len(self.texts), dtype=np.int64)
+        people = np.arange(len(self.own_texts), dtype=np.int64)
         people = people[people % count == index]
-        zeros = np.zeros_like(people)
         draws: dict[Question | None, NDArray[Any]] = {}
         for question in request.questions:
             draws[question] = draw(
                 question,
-                question.values(_Records(self), people, np.arange(len(people) + 1)),
+                question.values(self, people, np.arange(len(people) + 1)),
                 people,
-                zeros,
+                np.zeros_like(people),
                 stage=request.stage,
                 streams=self.streams,
                 released=draws.get(question.given),
@@ -330,27 +336,18 @@ class _People:
     def publish(self, encoder: Path, splits: Sequence[str]) -> Encoding:
         raise NotImplementedError("no way that is attacked so publishes an encoder")
 
-
-@dataclass(frozen=True)
-class _Records:
-    """Records of these people, as questions read them."""
-
-    people: _People
-
     def texts(self, rows: IntArray) -> list[Text]:
-        """Return texts."""
-        return [self.people.texts[i] for i in rows]
+        return [self.own_texts[i] for i in rows]
 
     def labels(self, rows: IntArray) -> IntArray:
-        """Return labels."""
-        return self.people.labels[rows]
+        return self.own_labels[rows]
 
     def embeddings(self, rows: IntArray, projection: Projection) -> NDArray[np.float32]:
-        """Return embeddings."""
-        result: NDArray[np.float32] = self.people.embeddings[rows]
+        result: NDArray[np.float32] = self.own_embeddings[rows]
         return result
 
 
+@dataclass(eq=False)
 class _Model:
     """Attacked model of an arm.
 
@@ -361,26 +358,22 @@ class _Model:
         trained: Number of records that the model was trained on.
     """
 
+    target: Target
+    texts: list[Text]
+    labels: IntArray
+    trained: int
+
     #: Default number of shadow models; None if they take too long by default.
     shadows: ClassVar[int | None] = None
 
-    def __init__(self, target: Target, texts: list[Text], labels: IntArray, *, trained: int) -> None:
-        self.setup, self.folder, self.texts, self.labels, self.trained = (
-            target.setup,
-            target.model,
-            texts,
-            labels,
-            trained,
-        )
-        self.public: Public = target.prepared.public
-        self.training = training_of(target.experiment.training, target.experiment.encoder, target.seed)
+    def __post_init__(self) -> None:
+        self.setup, self.folder = self.target.setup, self.target.model
+        self.public: Public = self.target.prepared.public
+        experiment = self.target.experiment
+        self.training = training_of(experiment.training, experiment.encoder, self.target.seed)
 
     def outputs(self, texts: Sequence[Text] | None = None) -> FloatArray:
-        """Return log-probabilities of the classes (n, K), by the run's model.
-
-        Args:
-            texts: Texts; None for the target records.
-        """
+        """Return log-probabilities of the classes (n, K), by the run's model, of texts or of the target records."""
         from server.model import Pipeline  # torch
 
         pipeline = Pipeline.from_pretrained(self.folder)
@@ -389,10 +382,8 @@ class _Model:
     def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
         """Return log-probabilities of the target records by a shadow model, and its number of training records.
 
-        Args:
-            inside: Target records to train on, (n,). Labelled public records fill them up to the size of the run's
-                training set, if there are enough.
-            number: Number of the shadow model.
+        It is trained on the target records `inside`, (n,). Labelled public records fill them up to the size of the
+        run's training set, if there are enough.
         """
         raise NotImplementedError
 
@@ -425,15 +416,15 @@ class _OnReleases(_Model):
 
     shadows = 16
 
-    def __init__(self, target: Target, texts: list[Text], labels: IntArray, *, trained: int) -> None:
-        super().__init__(target, texts, labels, trained=trained)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         public = self.public
         assert public.maps is not None and public.encoder is not None
-        log.info(f"{target.arm.name}: learning maps on {len(public.texts):,} public texts")
+        log.info(f"{self.target.arm.name}: learning maps on {len(public.texts):,} public texts")
         self.channels = channels_of(self.setup, public)
         self.mechanism = public.maps.best(self.channels.embedding)
         self.before = public.maps.of(self.mechanism)  # the maps that users received
-        self.encoder, self.embeddings = public.encoder, public.encoder.embed(texts)
+        self.encoder, self.embeddings = public.encoder, public.encoder.embed(self.texts)
 
     def outputs(self, texts: Sequence[Text] | None = None) -> FloatArray:
         return _log_p(Maps.load(self.folder), self.embeddings if texts is None else self.encoder.embed(texts))
@@ -455,25 +446,24 @@ class _OnTexts(_Model):
     Queries have the form of its training texts: the vocabulary's words of a text, up to the arm's length.
     """
 
-    def __init__(self, target: Target, texts: list[Text], labels: IntArray, *, trained: int) -> None:
-        super().__init__(target, texts, labels, trained=trained)
-        assert target.arm.text is not None and self.public.rewriter is not None
-        self.channels = channels_of(self.setup, self.public)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        spec, rewriter = self.target.arm.text, self.public.rewriter
+        assert spec is not None and rewriter is not None
+        self.rewriter, self.channels = rewriter, channels_of(self.setup, self.public)
         self.text = self.channels.text_of("train")
-        form = {k: v for k, v in target.arm.text.items() if k in TEXT_FIELDS}
-        vocabulary = self.public.rewriter.vocabulary
-        self.plain = text_mechanism({"mechanism": "identity"} | form | {"length": KEPT}, vocabulary)
+        form = {k: v for k, v in spec.items() if k in TEXT_FIELDS}
+        self.plain = text_mechanism({"mechanism": "identity"} | form | {"length": KEPT}, rewriter.vocabulary)
 
     def _read(self, texts: Sequence[Text]) -> Sequence[Text]:
-        assert self.public.rewriter is not None
-        lines: Sequence[Text] = self.public.rewriter.sanitize(
+        lines: Sequence[Text] = self.rewriter.sanitize(
             self.plain, texts, seed=self.training.seed, stage="attack-membership"
         )
         return lines
 
     def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
         rows = np.flatnonzero(inside)[: self.trained]
-        texts, masked_lm = [self.texts[i] for i in rows], getattr(self.public.rewriter, "masked_lm", None)
+        texts, masked_lm = [self.texts[i] for i in rows], getattr(self.rewriter, "masked_lm", None)
         people = _People(texts, self.labels[rows], SimulationStreams(self._seed(number)), masked_lm=masked_lm)
         pipeline = self._driven(people).pipeline
         return _log_p(pipeline.maps(), pipeline.embed(self._read(self.texts))), len(texts)
@@ -481,10 +471,6 @@ class _OnTexts(_Model):
 
 class _AsPublished(_Model):
     """Model of the protocol paper: everything trained on texts, with fresh noise at every step."""
-
-    def __init__(self, target: Target, texts: list[Text], labels: IntArray, *, trained: int) -> None:
-        super().__init__(target, texts, labels, trained=trained)
-        self.encoder, self.mechanism = target.experiment.encoder.model, embeddings_of(self.setup, self.public)[0]
 
     def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
         from server.training.end_to_end import train_paper  # torch
@@ -496,12 +482,13 @@ class _AsPublished(_Model):
             rows = np.arange(len(labels), dtype=np.int64)
             streams = SimulationStreams(self._seed(number))
             labels = mechanism.sample(labels, rng=streams.rows(rows, 0 * rows, stage="train", channel="label"))
+        embedding = embeddings_of(self.setup, self.public)[0]
         pipeline = train_paper(
-            self.encoder,
+            self.target.experiment.encoder.model,
             texts,
             labels,
-            mechanism=self.mechanism,
-            dim=dim_of(self.mechanism),
+            mechanism=embedding,
+            dim=dim_of(embedding),
             classes=classes,
             epochs=training.epochs,
             batch_size=training.batch_size,

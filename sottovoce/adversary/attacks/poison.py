@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.accounting.liars import moved
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.messages.batch import Batch
 from mechanisms.messages.questions import VectorQuestion
 from mechanisms.messages.request import Request
@@ -27,11 +28,8 @@ from server.training.robust_mean import honest_moment, robust_mean
 from server.training.statistic_head import linear_head, mean_noise, of_users, simplex_codes
 from simulations.artifacts.ways import protocol_of, training_of
 from sottovoce.adversary.attacks.scores import Rate
-from sottovoce.adversary.attacks.target import Result, Row, Skipped, Target, collect, rows_of
+from sottovoce.adversary.attacks.target import Result, Row, Skipped, Target, collect, payloads, result_of, rows_of
 from sottovoce.adversary.estimators import poison
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Description of each attack, by its name on the command line.
 ATTACKS = {
@@ -74,23 +72,18 @@ class _Attacked:
             notes += [] if limit is None else [f"theorem: moved by at most {limit:.3g}"]
             notes += [test.finding for test in getattr(model, "tests", ()) if test.alarm]
             n, success = len(errors), float(errors.mean())
-            yield Result(
+            yield result_of(self.target, mechanism, "train")(
                 attack=name,
-                arm=self.target.arm.name,
                 attribute=liars,
-                mechanism=mechanism.name,
-                epsilon=mechanism.guarantee.epsilon,
-                worst_case_epsilon=mechanism.guarantee.worst_case(),
-                stage="train",
                 texts=n,
                 rate=Rate(success, float(np.sqrt(success * (1 - success) / n)), n),
                 baseline=baseline,
                 note="; ".join(notes),
             )
 
-    def _wrong(self, model: Model) -> NDArray[np.bool_]:
+    def _wrong(self, model: Model) -> BoolArray:
         test = self.target.prepared.held.test
-        errors: NDArray[np.bool_] = model.classify(test.texts) != test.labels
+        errors: BoolArray = model.classify(test.texts) != test.labels
         return errors
 
     def _trained(self, name: str | None, share: float) -> tuple[Model, _Users]:
@@ -113,13 +106,9 @@ class _Attacked:
 
 @dataclass(eq=False)
 class _Users:
-    """Users of a run, with liars in place of some of them (`server.protocols.drive.Users`).
+    """Users of a run, with liars in place of a share of them (`server.protocols.drive.Users`).
 
-    Args:
-        target: Attacked arm.
-        rows: Released user vectors by digest.
-        name: Name of the attack; None for honest users alone.
-        share: Share of liars.
+    `rows` are released user vectors by digest. Without the name of an attack, all users are honest.
     """
 
     target: Target
@@ -136,9 +125,7 @@ class _Users:
         if len(rows) < 2:
             raise Skipped("its ledgers do not hold the releases that the run's server asked for")
         order = np.random.default_rng([self.target.seed, 12]).permutation(len(rows))
-        _, kind, shape = question.payload_form
-        payload = b"".join(rows[i].released.payload for i in order)
-        values = np.frombuffer(payload, kind.newbyteorder("<")).astype(kind).reshape(len(rows), *shape)
+        values = payloads([rows[i] for i in order], question.payload_form[1])
         count = round(self.share * len(rows))
         if count:
             values = np.concatenate([self._lies(question, values, count), values[count:]])

@@ -21,22 +21,18 @@ from simulations.output.figures import save
 from simulations.output.jsonable import json_ready
 from simulations.run.journal import refuse_unfinished
 from sottovoce.adversary.attacks import attributes as attack_attributes
-from sottovoce.adversary.attacks import embeddings as attack_embeddings
-from sottovoce.adversary.attacks import membership as attack_membership
-from sottovoce.adversary.attacks import poison as attack_poison
-from sottovoce.adversary.attacks import vectors as attack_vectors
-from sottovoce.adversary.attacks import words as attack_words
+from sottovoce.adversary.attacks import embeddings, membership, poison, vectors, words
 from sottovoce.adversary.attacks.scores import judged
 from sottovoce.adversary.attacks.target import Target
 
 #: Kinds of attack: modules as in `Target`, and the arms to which each applies.
 KINDS = (
-    (attack_words, lambda setup: setup.arm.text is not None),
+    (words, lambda setup: setup.arm.text is not None),
     (attack_attributes, lambda setup: setup.arm.text is not None),
-    (attack_embeddings, lambda setup: setup.arm.embedding is not None and setup.protocol.private),
-    (attack_vectors, lambda setup: setup.arm.statistic is not None),
-    (attack_membership, lambda setup: True),
-    (attack_poison, lambda setup: setup.arm.statistic is not None),
+    (embeddings, lambda setup: setup.arm.embedding is not None and setup.protocol.private),
+    (vectors, lambda setup: setup.arm.statistic is not None),
+    (membership, lambda setup: True),
+    (poison, lambda setup: setup.arm.statistic is not None),
 )
 _NONE = "applies to none of the arms"
 #: Description of each attack, by its name on the command line.

@@ -21,18 +21,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import betainc, rel_entr
 
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.vocabulary import NOTHING
 from simulations.analysis.attack_results import FAMILY
 from sottovoce.adversary.estimators.audit import high, low
 from sottovoce.adversary.estimators.membership import threshold
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 #: Confidence level of the intervals beside results, each by itself.
 _LEVEL = 0.95
@@ -65,37 +61,19 @@ class Rate:
             object.__setattr__(self, "error", math.sqrt(p * (1 - p) / (self.observations * self.weight)))
 
 
-def scored(released: IntArray, truth: IntArray, size: int) -> NDArray[np.bool_]:
-    """Return the tokens to score, (n, L): words of the vocabulary that were released as some word.
-
-    Args:
-        released: Released words (n, L).
-        truth: True words (n, L).
-        size: V.
-    """
+def scored(released: IntArray, truth: IntArray, size: int) -> BoolArray:
+    """Return the tokens to score, of released and true words (n, L): words of the V that were released as some word."""
     return (truth != NOTHING) & (truth < size) & (released != NOTHING)
 
 
-def frequencies(truth: IntArray, where: NDArray[np.bool_], size: int) -> FloatArray:
-    """Return the share of each word among the scored tokens, (V + 1,).
-
-    Args:
-        truth: True words (n, L).
-        where: Tokens to score (n, L).
-        size: V.
-    """
+def frequencies(truth: IntArray, where: BoolArray, size: int) -> FloatArray:
+    """Return the share of each word, (V + 1,), among the true words (n, L) at the scored tokens (n, L)."""
     counts = np.bincount(truth[where], minlength=size + 1).astype(np.float64)
     return counts / counts.sum()
 
 
-def rate(guesses: IntArray, truth: IntArray, where: NDArray[np.bool_]) -> Rate:
-    """Return the success rate on the scored tokens.
-
-    Args:
-        guesses: Guesses (n, L).
-        truth: True words (n, L).
-        where: Tokens to score (n, L).
-    """
+def rate(guesses: IntArray, truth: IntArray, where: BoolArray) -> Rate:
+    """Return the success rate of guesses (n, L) of true words (n, L) at the scored tokens (n, L)."""
     hits, tokens = ((guesses == truth) & where).sum(axis=1), where.sum(axis=1)
     success = hits.sum() / tokens.sum()
     error = float(math.sqrt(((hits - success * tokens) ** 2).sum()) / tokens.sum())
@@ -104,19 +82,12 @@ def rate(guesses: IntArray, truth: IntArray, where: NDArray[np.bool_]) -> Rate:
 
 
 def chosen_by_the_other_half(
-    guesses: dict[str, IntArray], truth: IntArray, where: NDArray[np.bool_]
+    guesses: dict[str, IntArray], truth: IntArray, where: BoolArray
 ) -> tuple[IntArray, tuple[str, str]]:
     """Return, for each half of the texts, the guesses of the attack that is best on the other half.
 
     The largest of several successes exceeds that of the best attack by chance alone. A choice on other texts does not.
-
-    Args:
-        guesses: Guesses (n, L) of each attack.
-        truth: True words (n, L).
-        where: Tokens to score (n, L).
-
-    Returns:
-        The guesses (n, L), and the names of the two attacks.
+    Guesses of each attack, true words and tokens to score are (n, L). The names of the two attacks follow.
     """
     halves = np.arange(len(truth)) % 2
     names = []
@@ -132,10 +103,7 @@ def chosen_by_the_other_half(
 def words(guesses: BoolArray, truth: BoolArray, beyond: IntArray) -> tuple[Rate, float, float]:
     """Return F1, precision and recall of guessed sets of words, over all texts together; one text is one observation.
 
-    Args:
-        guesses: Guesses (n, V).
-        truth: Truth (n, V).
-        beyond: Number of other true words in each text, (n,), which no attack could guess.
+    Guesses and truth are (n, V). Each text holds `beyond` other words, (n,), which no attack could guess.
     """
     hits, guess_sizes = (guesses & truth).sum(axis=1), guesses.sum(axis=1)
     truth_sizes = truth.sum(axis=1) + beyond
@@ -155,10 +123,7 @@ def guesses_right(guesses: IntArray, truth: IntArray) -> Rate:
 def matched(evidence: FloatArray) -> Rate:
     """Return the share of first releases that are matched with the second release of their own text.
 
-    Row i belongs to column i. Of several best columns, one is taken by chance.
-
-    Args:
-        evidence: Evidence (n, n).
+    Row i of the evidence (n, n) belongs to column i. Of several best columns, one is taken by chance.
     """
     best = evidence == evidence.max(axis=1, keepdims=True)
     return _shares(np.diagonal(best) / best.sum(axis=1))
@@ -192,12 +157,7 @@ def _error(values: FloatArray) -> float:
 
 
 def balanced(guesses: BoolArray, members: BoolArray) -> Rate:
-    """Return balanced accuracy: the mean of the shares of members and of others that are guessed right.
-
-    Args:
-        guesses: Guesses (n,).
-        members: Truth (n,).
-    """
+    """Return balanced accuracy (n,): the mean of the shares of members and of others that are guessed right."""
     right = guesses == members
     kinds = [right[members], right[~members]]
     error = math.sqrt(sum(kind.var() / len(kind) for kind in kinds)) / 2
@@ -226,14 +186,9 @@ def found_at(evidence: FloatArray, members: BoolArray, rate: float) -> float:
 def of_members(
     evidence: FloatArray, members: BoolArray, cut: float | None = None
 ) -> tuple[Rate, str, dict[str, float | int]]:
-    """Return the balanced accuracy of "evidence > cut", a note, and further entries.
+    """Return the balanced accuracy of "evidence > cut" for evidence (n,), a note, and further entries.
 
     Without a cut, every second record of each kind chooses it, and the others are scored.
-
-    Args:
-        evidence: Evidence (n,).
-        members: Truth (n,).
-        cut: Threshold.
     """
     mask = np.ones(len(members), dtype=bool)
     if cut is None:
@@ -257,11 +212,7 @@ def of_members(
 def beyond(success: float, observations: int, weight: float, bound: float) -> float:
     """Return an upper bound of the probability of this success or a larger one, if its mean is at most `bound`.
 
-    Args:
-        success: Success of the attack.
-        observations: n.
-        weight: c; 1 if all weights are equal and each guess is right or wrong.
-        bound: Bound of the theorem.
+    The first three arguments are those of a `Rate`.
     """
     if success <= bound:
         return 1.0
@@ -276,11 +227,7 @@ def beyond(success: float, observations: int, weight: float, bound: float) -> fl
 def interval(success: float, observations: int, weight: float, level: float = _LEVEL) -> tuple[float, float]:
     """Return the smallest and the largest mean that fit this success, with (1 - level)/2 on each side.
 
-    Args:
-        success: Success of the attack.
-        observations: n.
-        weight: c; 1 if all weights are equal and each guess is right or wrong.
-        level: Confidence level.
+    The first three arguments are those of a `Rate`.
     """
     side = (1 - level) / 2
     if _counts(success, observations, weight):

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from client.node import Node
 from client.store.ledger import Ledger, LedgerError, LedgerRow
-from mechanisms.channels import EMBEDDING, LABEL, TEXT
+from mechanisms.arrays import FloatArray, IntArray
+from mechanisms.channels import EMBEDDING, TEXT
 from mechanisms.mechanism import parameters
-from mechanisms.messages.questions import EmbeddingQuestion, Projection
+from mechanisms.messages.questions import EmbeddingQuestion, Projection, decoded
 from mechanisms.pieces import Text
 from server.maps import FILE, Maps
 from server.protocols.models import ASKED, ENCODER, STUDENT
-from server.training.noise import sanitize_public
 from simulations.artifacts.public import CachedEncoder
 from simulations.corpora.corpus import Corpus, Split
 from simulations.corpora.parts import load_split
@@ -31,11 +31,10 @@ from simulations.experiment.result import ArmResult, arms_of
 from simulations.run.population import late
 from simulations.run.prepare import Prepared, prepare
 from sottovoce.adversary.attacks.scores import Rate
+from sottovoce.adversary.estimators.vectors import drawn
 
 log = logging.getLogger(__name__)
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Least number of records of each kind in membership inference: if half of them are scored, the standard error of a
 #: coin is .09.
@@ -163,6 +162,18 @@ class Result:
         return values | asdict(self.rate) | attribute | dict(self.more)
 
 
+def result_of(target: Target, mechanism: Any, stage: str) -> Callable[..., Result]:
+    """Return a function to the results of attacks on a mechanism's releases."""
+    return partial(
+        Result,
+        arm=target.arm.name,
+        mechanism=mechanism.name,
+        epsilon=getattr(mechanism, "epsilon", None),
+        worst_case_epsilon=mechanism.guarantee.worst_case(),
+        stage=stage,
+    )
+
+
 def collect(
     names: Iterable[str], attack: Callable[[str], Iterable[Result]], *, on: str
 ) -> tuple[list[dict[str, Any]], list[str]]:
@@ -185,12 +196,7 @@ def collect(
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a node's ledger.
-
-    Args:
-        node: Node.
-        released: Row of its ledger.
-    """
+    """One row of a node's ledger."""
 
     node: Node
     released: LedgerRow
@@ -207,11 +213,7 @@ class Row:
 
 
 def rows_of(target: Target, channel: str | None = None) -> list[Row]:
-    """Return every release of the arm on a channel, by user, record and stage.
-
-    Args:
-        target: Attacked arm.
-        channel: Name of the channel; None for all channels.
+    """Return every release of the arm on a channel, or on all channels, by user, record and stage.
 
     Raises:
         UserError: A ledger cannot be read.
@@ -263,6 +265,22 @@ def texts_of(target: Target, rows: Sequence[Row]) -> list[Text]:
     return [texts[row.key] for row in rows]
 
 
+def payloads(rows: Sequence[Row], kind: Any) -> NDArray[Any]:
+    """Return what was released, (n, k), in numbers of its kind on the wire."""
+    content = b"".join(row.released.payload for row in rows)
+    return np.frombuffer(content, np.dtype(kind).newbyteorder("<")).astype(kind).reshape(len(rows), -1)
+
+
+def points_of(rows: Sequence[Row], mechanism: Any) -> FloatArray:
+    """Return released vectors (n, k) as numbers."""
+    return decoded(mechanism, payloads(rows, np.float32 if mechanism.grid is None else mechanism.grid.dtype))
+
+
+def stages(rows: Sequence[Row]) -> str:
+    """Return the names of the stages of releases."""
+    return ", ".join(sorted({row.released.stage for row in rows}))
+
+
 def written_by_another(row: Row, arm: str) -> UserError:
     """Return the error for a release that the arm cannot have made by its experiment file."""
     path = row.node.folder / f"ledger-{slug(arm)}.sqlite"
@@ -284,8 +302,7 @@ class Knowledge:
         embeddings: Their embeddings (p, m).
         encoder: Encoder of the users.
         checkpoint: Checkpoint of the encoder, for its tokens and its lower layers.
-        maps: Maps of the releases.
-        mechanism: Mechanism of the releases.
+        question: Question that the releases answer.
         seed: Seed of simulated draws.
     """
 
@@ -293,20 +310,18 @@ class Knowledge:
     embeddings: FloatArray
     encoder: CachedEncoder
     checkpoint: str | Path
-    maps: Maps
-    mechanism: Any
+    question: EmbeddingQuestion
     seed: int
 
     @cached_property
     def points(self) -> FloatArray:
         """Return the mechanism's inputs for the public texts, unit rows (p, m')."""
-        return self.maps.project(self.embeddings)
+        return self.question.projection.apply(self.embeddings)
 
     def drawn(self, count: int) -> FloatArray:
         """Return simulated releases of the public texts on the public quantizer, (count, p, m')."""
-        rows = [sanitize_public(self.mechanism, self.points, seed=self.seed, stage=f"attack-{i}") for i in range(count)]
-        draws, grid = np.stack(rows), self.mechanism.grid
-        return draws if grid is None else grid.decode(grid.encode(draws))
+        stages = [f"attack-{i}" for i in range(count)]
+        return np.stack([drawn(self.question, self.points, seed=self.seed, stage=stage) for stage in stages])
 
 
 def knowledge(target: Target, row: Row) -> Knowledge:
@@ -326,16 +341,18 @@ def knowledge(target: Target, row: Row) -> Knowledge:
         encoder, checkpoint, embeddings = public.encoder, target.experiment.encoder.model, public.embeddings
         if target.experiment.encoder.fine_tune_on_public:
             checkpoint = encoder.folder / "checkpoint"
-    mechanism = None
-    for maps in maps_sent(folder):
-        assert target.arm.embedding is not None
-        mechanism = embedding_mechanism(target.arm.embedding, maps.dim)
-        if _digest(target, row, encoder, maps, mechanism) == row.released.digest:
-            return Knowledge(
-                list(public.texts), embeddings.astype(np.float64), encoder, checkpoint, maps, mechanism, target.seed
-            )
-    if mechanism is None:
+    sent = list(maps_sent(folder))
+    if not sent:
         raise UserError(f"{folder}: holds no maps; this arm's model is gone")
+    for maps in sent:
+        assert target.arm.embedding is not None
+        spec = parameters(embedding_mechanism(target.arm.embedding, maps.dim))
+        projection = Projection(encoder.identity, maps.mean, maps.m1)
+        question = EmbeddingQuestion(spec, projection=projection, classes=maps.classes)
+        if question.digest(row.split) == row.released.digest:
+            return Knowledge(
+                list(public.texts), embeddings.astype(np.float64), encoder, checkpoint, question, target.seed
+            )
     raise written_by_another(row, target.arm.name)
 
 
@@ -346,58 +363,7 @@ def maps_sent(model: Path) -> Iterator[Maps]:
             yield Maps.load(folder)
 
 
-def _digest(target: Target, row: Row, encoder: CachedEncoder, maps: Maps, mechanism: Any) -> str:
-    projection = Projection(encoder.identity, maps.mean, maps.m1)
-    question = EmbeddingQuestion(parameters(mechanism), projection=projection, classes=maps.classes)
-    return question.digest(row.split)
-
-
-def values(row: Row, mechanism: Any) -> FloatArray:
-    """Return the released coordinates, (m',)."""
-    grid = mechanism.grid
-    kind = np.dtype(np.float32 if grid is None else grid.dtype).newbyteorder("<")
-    codes = np.frombuffer(row.released.payload, dtype=kind)
-    return codes.astype(np.float64) if grid is None else grid.decode(codes)
-
-
 # --- members and others
-
-
-@dataclass(frozen=True, eq=False)
-class Delivered:
-    """Releases of an arm's training users that the server has.
-
-    Args:
-        held: Text of each (user, record), for the truth alone.
-        stage: Name of the stage.
-        z: Released embeddings (n, m'); None without this channel.
-        w: Released texts (n, L), as numbers of words; None without this channel.
-        y: Released labels (n,); None without this channel.
-    """
-
-    held: dict[tuple[int, int], Text]
-    stage: str
-    z: NDArray[np.float64] | None = None
-    w: IntArray | None = None
-    y: IntArray | None = None
-
-    def rows(self, target: Target) -> IntArray:
-        """Return the rows of the run's training part that were delivered.
-
-        Raises:
-            Skipped: The nodes hold other texts than the experiment's data have now.
-        """
-        held = target.prepared.held
-        keys = zip(held.holders.users.tolist(), held.holders.records.tolist(), strict=True)
-        results = []
-        for row, (key, text) in enumerate(zip(keys, held.train.texts, strict=True)):
-            if key in self.held:
-                if self.held[key] != text:
-                    break
-                results.append(row)
-        if len(results) < len(self.held):
-            raise Skipped("the experiment's data are not those that the run was made with; who was a member is unknown")
-        return np.array(results, dtype=np.int64)
 
 
 def arrived(target: Target, channel: str) -> list[Row]:
@@ -419,49 +385,48 @@ def arrived(target: Target, channel: str) -> list[Row]:
     return rows
 
 
-def delivered(target: Target) -> Delivered | None:
-    """Return the training users' releases that reached the server; None if the protocol has none.
+def delivered(target: Target) -> list[Row] | None:
+    """Return the training users' embeddings or texts that reached the server; None if the protocol has none.
 
     Raises:
         Skipped: The users released nothing that membership attacks read. The message names what they released.
     """
-    arm = target.arm
     if not target.setup.protocol.private:
         return None
-    rows = arrived(target, (EMBEDDING if arm.text is None else TEXT).name)
-    w = z = y = None
-    if arm.text is not None:
-        w = np.stack([np.frombuffer(row.released.payload, dtype="<i4") for row in rows]).astype(np.int64)
-    else:
-        assert arm.embedding is not None
-        mechanism = embedding_mechanism(arm.embedding, 2)  # the encoding of numbers does not depend on m'
-        z = np.stack([values(row, mechanism) for row in rows])
-    labels = {(row.key, row.released.stage): row.released.payload for row in rows_of(target, LABEL.name)}
-    if all((row.key, row.released.stage) in labels for row in rows):
-        text = b"".join(labels[row.key, row.released.stage] for row in rows)
-        y = np.frombuffer(text, dtype="<i2").astype(np.int64)
+    return arrived(target, (EMBEDDING if target.arm.text is None else TEXT).name)
+
+
+def rows_of_members(target: Target, rows: Sequence[Row]) -> IntArray:
+    """Return the rows of the run's training part that were delivered.
+
+    Raises:
+        Skipped: The nodes hold other texts than the experiment's data have now.
+    """
+    held = target.prepared.held
     texts = dict(zip((row.key for row in rows), texts_of(target, rows), strict=True))
-    return Delivered(texts, ", ".join(sorted({row.released.stage for row in rows})), z, w, y)
+    keys = zip(held.holders.users.tolist(), held.holders.records.tolist(), strict=True)
+    found = zip(keys, held.train.texts, strict=True)
+    result = np.array([row for row, (key, text) in enumerate(found) if texts.get(key) == text], dtype=np.int64)
+    if len(result) < len(texts):
+        raise Skipped("the experiment's data are not those that the run was made with; who was a member is unknown")
+    return result
 
 
 def _in_time(target: Target, rows: list[Row]) -> list[Row]:
     """Return the rows without users who were late at their stage."""
-    result = []
+    probability, result = target.experiment.population.late, []
     for stage in sorted({row.released.stage for row in rows}):
         stage_rows = [row for row in rows if row.released.stage == stage]
-        users = np.array([row.key[0] for row in stage_rows], dtype=np.int64)
-        people, person = np.unique(users, return_inverse=True)
-        absent = late(people, probability=target.experiment.population.late, stage=stage, seed=target.seed)[person]
+        people, person = np.unique([row.key[0] for row in stage_rows], return_inverse=True)
+        absent = late(people, probability=probability, stage=stage, seed=target.seed)[person]
         result += [row for row, absence in zip(stage_rows, absent, strict=True) if not absence]
     return result
 
 
 def members_and_others(target: Target, inside: IntArray) -> tuple[Corpus, Corpus, np.random.Generator]:
-    """Return as many members as other records, and the generator that picked them.
+    """Return as many members as other records, at most the target's limit, and the generator that picked them.
 
-    Args:
-        target: Attacked arm; its limit applies to each kind.
-        inside: Rows of the members in the training part.
+    The members are rows `inside` of the training part.
 
     Raises:
         Skipped: There are too few records.

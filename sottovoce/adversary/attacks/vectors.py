@@ -9,7 +9,7 @@ Membership is the exception: it sets its threshold on one half of the records.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import product
@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.identity import Identity
 from mechanisms.mechanism import parameters
-from mechanisms.messages import questions
-from mechanisms.messages.questions import CLIP_STEPS
+from mechanisms.messages.questions import CLIP_STEPS, Projection, VectorQuestion
 from mechanisms.pieces import Text
 from server.protocols.models import ENCODER
 from server.protocols.protocol import Encoding
@@ -37,18 +37,16 @@ from sottovoce.adversary.attacks.target import (
     collect,
     maps_sent,
     members_and_others,
+    points_of,
+    result_of,
     shuffled,
-    values,
 )
 from sottovoce.adversary.estimators import allowed, membership, vectors
-from sottovoce.adversary.estimators.likelihood import log_likelihood_of_means
-from sottovoce.adversary.estimators.presence import embedding_evidence
-from sottovoce.adversary.estimators.vectors import Pool, Question
+from sottovoce.adversary.estimators.membership import embedding_evidence
+from sottovoce.adversary.estimators.vectors import Pool, Question, log_likelihood_of_means
 
 log = logging.getLogger(__name__)
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Description of each attack, by its name on the command line.
 ATTACKS = {
@@ -76,10 +74,7 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
 
 @dataclass(frozen=True, eq=False)
 class _People:
-    """Users' data, each user's records together.
-
-    users are (u,), embeddings (n, m), labels (n,). starts (u + 1,) are the first rows of each user.
-    """
+    """Data of users (u,), each user's records together: embeddings (n, m), labels (n,), first rows (u + 1,)."""
 
     users: IntArray
     embeddings: NDArray[np.float32]
@@ -100,7 +95,7 @@ class _Vectors:
     encoder: Encoding
     people: _People
     seen: FloatArray
-    question: Question
+    question: VectorQuestion
     stage: str
 
     @classmethod
@@ -109,8 +104,7 @@ class _Vectors:
         encoder, question, rows = _question(target, rows)
         stage = rows[0].released.stage
         log.info(f"{target.arm.name}: {len(rows):,} released vectors of stage {stage}")
-        seen = np.stack([values(row, question.mechanism) for row in rows])
-        return cls(target, encoder, _people(encoder, rows), seen, question, stage)
+        return cls(target, encoder, _people(encoder, rows), points_of(rows, question.mechanism), question, stage)
 
     def results(self, name: str) -> list[Result]:
         """Return an attack's results; raise Skipped if it does not apply."""
@@ -131,11 +125,12 @@ class _Vectors:
         if n < 2:
             raise Skipped("fewer than two users' vectors were delivered")
         question, people = self.question, self.people
-        means = _sent(self.encoder, question).means(people.embeddings, people.labels, people.starts)[rows]
+        means = question.means(people.embeddings, people.labels, people.starts)[rows]
         evidence = log_likelihood_of_means(question.mechanism, self.seen[rows], means, question.clip)
         area = scores.area_of_pairs(evidence)
         bound, bound_counts = (allowed.guess(curve, np.full(n, 1 / n)) for curve in allowed.curves(question.mechanism))
-        return self._result("vector-text", question)(
+        return result_of(self.target, question.mechanism, self.stage)(
+            attack="vector-text",
             rate=scores.matched(evidence),
             texts=n,
             baseline=1 / n,
@@ -149,25 +144,25 @@ class _Vectors:
 
     def _attribute(self, name: str, attribute: str, chosen: bool) -> Result:
         pool, users, truth, count = self._values(attribute)
-        question, seen, note = self.question, self.seen[users], ""
-        if chosen and attribute == "label":
-            question = vectors.for_label(self._public, self._epsilon, classes=self._classes, seed=self._seed)
-        elif chosen:
-            codes = np.ones((self._classes, 1), np.float32)  # one code for all labels
-            question = vectors.for_value(
-                pool, count, lambda maps: vectors.of_caps(maps, codes, self._epsilon), seed=self._seed
-            )
+        question: Question = self.question
+        seen, note = self.seen[users], ""
+        try:
+            if chosen and attribute == "label":
+                question = vectors.for_label(self.question, self._public, seed=self._seed)
+            elif chosen:
+                question = vectors.for_value(self.question, pool, count, seed=self._seed)
+        except ValueError as error:
+            raise Skipped(str(error)) from error
         details = _about(question)
         if chosen:
             rows = self.people.starts[users]
-            points = question.vectors(self.people.embeddings[rows], self.people.labels[rows])
-            seen = question.drawn(points, seed=self._seed, stage="attack-vector")
+            points = vectors.inputs(question, self.people.embeddings[rows], self.people.labels[rows])
+            seen = vectors.drawn(question, points, seed=self._seed, stage="attack-vector")
             note = "; {features} features, p = {cap_probability:.4g}, drawn anew".format(**details)
         guesses = vectors.guessed(question, seen, pool, count)
-        result_of = self._result(name, question)
-        return attributes.result(
-            result_of, attribute, guesses, truth, count, allowed.curves(question.mechanism), note=note, more=details
-        )
+        named = partial(result_of(self.target, question.mechanism, self.stage), attack=name)
+        curves = allowed.curves(question.mechanism)
+        return attributes.result(named, attribute, guesses, truth, count, curves, note=note, more=details)
 
     def _values(self, attribute: str) -> tuple[Pool, IntArray, IntArray, int]:
         """Return the public records to guess by, the attacked users, their values, and the number of values."""
@@ -177,7 +172,7 @@ class _Vectors:
         people = people[np.sort(shuffled(self.target, len(people))[: self.target.limit])]
         rows = self.people.starts[people]
         if attribute == "label":
-            return Pool(self._public, labels), people, self.people.labels[rows], self._classes
+            return Pool(self._public, labels), people, self.people.labels[rows], self.question.classes
         texts = [self.people.texts[row] for row in rows]
         result = attributes.collected(self.target, attribute, self.target.prepared.public.texts, texts)
         pool = Pool(self._public[result.auxiliary], labels[result.auxiliary], result.labels)
@@ -190,13 +185,15 @@ class _Vectors:
         members, nonmembers, _ = members_and_others(self.target, member_rows)
         question = self.question
         embeddings = self.encoder.embed([*members.texts, *nonmembers.texts])
-        records = question.vectors(embeddings, np.concatenate([members.labels, nonmembers.labels]))
-        pool = Pool(self._public, self._public_labels).candidates(self._classes)
-        evidence = embedding_evidence(question.mechanism, self.seen, records, question.vectors(*pool[:2]))
+        records = vectors.inputs(question, embeddings, np.concatenate([members.labels, nonmembers.labels]))
+        pool = Pool(self._public, self._public_labels).candidates(question.classes)
+        public = vectors.inputs(question, *pool[:2])
+        evidence = embedding_evidence(question.mechanism, self.seen, records, public)
         n = len(evidence) // 2
         rate, note, details = scores.of_members(evidence, np.arange(2 * n) < n)
         limit = 1.0 if isinstance(question.mechanism, Identity) else membership.bound([(question.mechanism, 1)])
-        return self._result("vector-member", question)(
+        return result_of(self.target, question.mechanism, self.stage)(
+            attack="vector-member",
             rate=rate,
             texts=n,
             baseline=0.5,
@@ -212,15 +209,6 @@ class _Vectors:
     def _seed(self) -> int:
         return self.target.seed
 
-    @property
-    def _epsilon(self) -> float:
-        return float(self.question.mechanism.epsilon)
-
-    @property
-    def _classes(self) -> int:
-        assert self.question.codes is not None
-        return len(self.question.codes)
-
     @cached_property
     def _public(self) -> NDArray[np.float32]:
         return self.encoder.embed(self.target.prepared.public.texts)
@@ -230,27 +218,15 @@ class _Vectors:
         labels = self.target.prepared.public.labels
         return np.full(len(self._public), -1, np.int64) if labels is None else labels
 
-    def _result(self, name: str, question: Question) -> Callable[..., Result]:
-        mechanism = question.mechanism
-        return partial(
-            Result,
-            attack=name,
-            arm=self.target.arm.name,
-            stage=self.stage,
-            mechanism=mechanism.name,
-            epsilon=getattr(mechanism, "epsilon", None),
-            worst_case_epsilon=mechanism.guarantee.worst_case(),
-        )
-
 
 def _about(question: Question) -> dict[str, Any]:
     return {
-        "features": question.m1.shape[1],
+        "features": question.projection.dim,
         "cap_probability": getattr(question.mechanism, "cap_probability", None),
     }
 
 
-def _question(target: Target, rows: list[Row]) -> tuple[Encoding, Question, list[Row]]:
+def _question(target: Target, rows: list[Row]) -> tuple[Encoding, VectorQuestion, list[Row]]:
     """Return the encoder and the maps that some of the releases answer, by their digest, and these releases.
 
     With several rounds, they are those of the last request. Raise Skipped if the run no longer holds them.
@@ -261,19 +237,13 @@ def _question(target: Target, rows: list[Row]) -> tuple[Encoding, Question, list
     encoders = [CachedEncoder(path) for path in sorted(target.model.glob(f"round-*/{ENCODER}"))]
     digests = {row.released.digest for row in rows}
     for maps in maps_sent(target.model):
-        mechanism = build(codes.shape[1] * (maps.dim + 1))
+        spec = parameters(build(codes.shape[1] * (maps.dim + 1)))
         for steps, encoder in product(range(CLIP_STEPS, 0, -1), (*encoders, public.encoder)):
-            question = Question(maps.mean, maps.m1, mechanism, codes, steps / CLIP_STEPS)
-            if (digest := _sent(encoder, question).digest("train")) in digests:
+            projection = Projection(encoder.identity, maps.mean, maps.m1)
+            question = VectorQuestion(spec, projection=projection, codes=codes, clip=steps / CLIP_STEPS)
+            if (digest := question.digest("train")) in digests:
                 return encoder, question, [row for row in rows if row.released.digest == digest]
     raise Skipped("the run does not hold the maps, or the encoder, that its users answered by")
-
-
-def _sent(encoder: Encoding, question: Question) -> questions.VectorQuestion:
-    projection = questions.Projection(encoder.identity, question.mean, question.m1)
-    spec = parameters(question.mechanism)
-    assert question.codes is not None
-    return questions.VectorQuestion(spec, projection=projection, codes=question.codes, clip=question.clip)
 
 
 def _people(encoder: Encoding, rows: list[Row]) -> _People:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from client.models import language_models, texts
 from client.models import vocabulary as vocabularies
 from client.models.tokens import padded_word_ids
 from client.node import NODE
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.catalogue import admit
 from mechanisms.pieces import Text
 from mechanisms.streams import SimulationStreams
@@ -34,16 +34,18 @@ from sottovoce.adversary.attacks.target import (
     Target,
     attacked,
     collect,
+    payloads,
+    result_of,
     rows_of,
+    stages,
     texts_of,
     written_by_another,
 )
-from sottovoce.adversary.estimators import context, linkage, tokens
+from sottovoce.adversary.estimators import context, tokens
 from sottovoce.adversary.estimators.channel import Channel, Table
 
 log = logging.getLogger(__name__)
 
-IntArray = NDArray[np.int64]
 
 #: Description of each attack, by its name on the command line.
 ATTACKS = {
@@ -77,13 +79,7 @@ _LINKED = 250
 class Held:
     """Releases of an arm and, for the scores alone, the truth.
 
-    Args:
-        stage: Names of the stages.
-        released: Released words (n, L), as numbers.
-        truth: True words (n, L), as numbers.
-        texts: Original texts.
-        users: Users (n,).
-        records: Records (n,).
+    Released and true words are numbers (n, L). The users and records of the original texts are (n,).
     """
 
     stage: str
@@ -154,15 +150,29 @@ def held_of(target: Target, text: TextMechanism) -> Held:
             raise written_by_another(row, target.arm.name)
     sample = attacked(target, rows, "texts")
     texts_ = texts_of(target, sample)
-    payload = b"".join(row.released.payload for row in sample)
     return Held(
-        stage=", ".join(sorted({row.released.stage for row in sample})),
-        released=np.frombuffer(payload, dtype="<i4").reshape(-1, text.positions).astype(np.int64),
+        stage=stages(sample),
+        released=payloads(sample, np.int32).astype(np.int64),
         truth=padded_word_ids(texts_, text),
         texts=texts_,
         users=np.array([row.key[0] for row in sample], dtype=np.int64),
         records=np.array([row.key[1] for row in sample], dtype=np.int64),
     )
+
+
+def redrawn(
+    target: Target,
+    text: TextMechanism,
+    lines: Sequence[Text],
+    users: IntArray,
+    records: IntArray,
+    stage: str,
+    masked_lm: Path | None = None,
+) -> IntArray:
+    """Return simulated releases of n texts, (n, L)."""
+    streams = SimulationStreams(target.seed)
+    draws = texts.draw(text, lines, users, records, streams=streams, stage=stage, masked_lm=masked_lm)
+    return draws.astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,41 +188,28 @@ class _Words:
         """Return one attack's result; raise Skipped if it does not apply."""
         if name == "linkage":
             return self._linkage()
+        if name == "strongest":
+            return self._strongest()
+        about: dict[str, Any] = {}
         if name == "bayes":
-            return self._bayes()
-        if name == "copy":
-            expectation = float(self._frequencies[:-1] @ self._decoded.unchanged) if self._exact else None
-            return self._tokens(name, self.held.released, alone=True, expected=expectation)
-        if name == "context":
+            decoded, channel = self._decoded, self._channel
+            law = "exact" if channel.exact else f"estimated, {channel.draws} draws of each word"
+            about = {
+                "expected": decoded.expected(self._frequencies),
+                "note": "" if channel.exact else f"law {law}",
+                "more": {"best_under_prior": float(decoded.best[0]), "law": law},
+            }
+        elif name == "copy" and self._exact:
+            about = {"expected": float(self._frequencies[:-1] @ self._decoded.unchanged)}
+        elif name == "context":
             chain, _, texts_read = self._chain
-            note = f"{len(chain.states):,} words, {texts_read:,} public texts"
-            return self._tokens(name, self._guesses(name), note=note)
-        return self._strongest() if name == "strongest" else self._tokens(name, self._guesses(name))
+            about = {"note": f"{len(chain.states):,} words, {texts_read:,} public texts"}
+        return self._tokens(name, self._guesses(name), alone=name in ("bayes", "copy"), **about)
 
     def _result(self, name: str, **values: Any) -> Result:
-        return Result(
-            attack=name,
-            arm=self.target.arm.name,
-            mechanism=self.text.name,
-            epsilon=getattr(self.text.word, "epsilon", None),
-            worst_case_epsilon=self.text.word.guarantee.worst_case(),
-            stage=self.held.stage,
-            **values,
-        )
+        return result_of(self.target, self.text.word, self.held.stage)(attack=name, **values)
 
     # --- tokens
-
-    def _bayes(self) -> Result:
-        guesses, channel = self._decoded, self._channel
-        law = "exact" if channel.exact else f"estimated, {channel.draws} draws of each word"
-        return self._tokens(
-            "bayes",
-            self._guesses("bayes"),
-            alone=True,
-            expected=guesses.expected(self._frequencies),
-            note="" if channel.exact else f"law {law}",
-            more={"best_under_prior": float(guesses.best[0]), "law": law},
-        )
 
     def _strongest(self) -> Result:
         guesses_by_name: dict[str, IntArray] = {}
@@ -302,7 +299,7 @@ class _Words:
         return scores.rate(guesses, self.held.truth, self._scored)
 
     @cached_property
-    def _scored(self) -> NDArray[np.bool_]:
+    def _scored(self) -> BoolArray:
         if getattr(self.text.word, "moves", False):
             raise Skipped("its words do not stand where the text's do")
         mask = scores.scored(self.held.released, self.held.truth, len(self.text.vocabulary))
@@ -311,14 +308,14 @@ class _Words:
         return mask
 
     @cached_property
-    def _frequencies(self) -> NDArray[np.float64]:
+    def _frequencies(self) -> FloatArray:
         return scores.frequencies(self.held.truth, self._scored, len(self.text.vocabulary))
 
     @cached_property
-    def _prior(self) -> NDArray[np.float64]:
+    def _prior(self) -> FloatArray:
         return self._public_prior(0.0)
 
-    def _public_prior(self, unknown: float) -> NDArray[np.float64]:
+    def _public_prior(self, unknown: float) -> FloatArray:
         prior = np.where(self.text.dropped, 0.0, tokens.unigram(self.text.vocabulary, unknown=unknown))
         return prior / prior.sum()
 
@@ -344,16 +341,11 @@ class _Words:
 
     def _linkage(self) -> Result:
         n, records = min(len(self.held.texts), _LINKED), self.held
-        second_draw = texts.draw(
-            self.text,
-            records.texts[:n],
-            records.users[:n],
-            records.records[:n],
-            streams=SimulationStreams(self.target.seed),
-            stage="attack-linkage",
-        ).astype(np.int64)
-        evidence = linkage.scores(self._channel, self._public_prior(_UNKNOWN), records.released[:n], second_draw)
-        area, bound = scores.area_of_pairs(evidence), linkage.bound(self.text, n)
+        second_draw = redrawn(
+            self.target, self.text, records.texts[:n], records.users[:n], records.records[:n], "attack-linkage"
+        )
+        evidence = tokens.link_evidence(self._channel, self._public_prior(_UNKNOWN), records.released[:n], second_draw)
+        area, bound = scores.area_of_pairs(evidence), tokens.link_bound(self.text, n)
         return self._result(
             "linkage",
             rate=scores.matched(evidence),

@@ -44,13 +44,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mechanisms.accounting import pld
+from mechanisms.arrays import FloatArray
 from mechanisms.losses.loss import LossCells
 from sottovoce.adversary.estimators.tokens import randomized
-
-FloatArray = NDArray[np.float64]
 
 _POINTS = 256
 #: A larger e^ε is as good as no bound.
@@ -60,14 +58,8 @@ _MOST = 60.0
 def curve(mechanism: Any, releases: int = 1) -> FloatArray:
     """Return points (ε, δ), (J, 2), at which every pair of inputs is indistinguishable.
 
-    The samplers' numeric ε and δ are included.
-
-    Args:
-        mechanism: Mechanism of the releases.
-        releases: Number of releases of each input.
-
-    Returns:
-        No points if the mechanism promises nothing.
+    The samplers' numeric ε and δ are included. If each input is released several times, the curve is that of all
+    releases together. A mechanism that promises nothing has no points.
     """
     theorem = mechanism.guarantee
     loss: LossCells = mechanism.privacy_loss()
@@ -88,24 +80,14 @@ def curves(mechanism: Any) -> list[FloatArray]:
 
 
 def guess(points: FloatArray, frequencies: FloatArray) -> float:
-    """Return the largest success of guessing one of several values.
-
-    Args:
-        points: Result of `curve`.
-        frequencies: Frequency of each value; they add to 1.
-    """
+    """Return the largest success of guessing one of several values of these frequencies, which add to 1."""
     if not len(points):
         return 1.0
     return float(min(1.0, *(d + (1 - d) * randomized(frequencies, e) for e, d in points)))
 
 
 def f1(points: FloatArray, frequencies: FloatArray) -> float:
-    """Return the largest F1 of guessing the words of a text.
-
-    Args:
-        points: Result of `curve`.
-        frequencies: Share (V,) of texts that hold each word.
-    """
+    """Return the largest F1 of guessing the words of a text; frequencies (V,) are shares of texts that hold each."""
     q = frequencies[frequencies > 0]
     if not len(points) or not len(q):
         return 1.0

@@ -33,11 +33,9 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from sklearn.neural_network import MLPClassifier
 
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.vocabulary import NOTHING
 from sottovoce.adversary.estimators.channel import LEAST, Table, ends
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: learner(auxiliary (d, p, k), labels (p,), seen (n, k), classes=, seed=) -> guesses (n,): as `by_network`.
 Learner = Callable[..., IntArray]
@@ -51,14 +49,9 @@ _EPOCHS = 60
 
 
 def through_channel(table: Table, texts: IntArray, values: IntArray, count: int, released: IntArray) -> IntArray:
-    """Return the likeliest value behind each release, (n,).
+    """Return the likeliest value behind each release (n, L), (n,).
 
-    Args:
-        table: Table of the public texts' words and the released words.
-        texts: Public texts (p, L), as numbers of words.
-        values: Their values (p,).
-        count: Number of values.
-        released: Releases (n, L), as numbers of words.
+    The table has the words of public texts (p, L), whose values are (p,), `count` in all, and the released words.
     """
     probs = np.exp(table.logs.astype(np.float64))[:, : len(table.outputs) + 1]  # the last column: no word in a place
     laws = np.log(np.maximum(by_value(table, texts, values, count) @ probs[:-1], 1e-300))
@@ -76,16 +69,9 @@ def through_channel(table: Table, texts: IntArray, values: IntArray, count: int,
 
 
 def as_written(table: Table, texts: IntArray, values: IntArray, count: int, seen: IntArray) -> IntArray:
-    """Return the likeliest value for each text, with its words taken as written: the attack without noise.
+    """Return the likeliest value for each text (n, L), with its words as written: the attack without noise.
 
-    Words outside the table are unknown.
-
-    Args:
-        table: Table of the public texts' words.
-        texts: Public texts (p, L), as numbers of words.
-        values: Their values (p,).
-        count: Number of values.
-        seen: Attacked texts (n, L), as numbers of words.
+    Words outside the table are unknown. Other arguments are those of `through_channel`.
     """
     laws = np.log(np.maximum(by_value(table, texts, values, count), 1e-300))
     columns = np.where(seen == NOTHING, 0, table.of_words(seen))
@@ -165,15 +151,11 @@ def _likeliest(evidence: FloatArray, values: IntArray, count: int) -> IntArray:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """One way to read texts.
+    """One way to read texts, and the learner that guesses from what is read.
 
-    Args:
-        name: Name of the way.
-        learner: Function that guesses from what is read.
-        auxiliary: Readings (d, p, k) of d draws for each of p public texts, to learn on.
-        seen: Readings (n, k) of the attacked texts.
-        looks_like: Readings (c, p, k) of c draws of the public texts in the form of the attacked ones, as far as the
-            adversary knows it.
+    Readings are `auxiliary`, (d, p, k), of d draws for each of p public texts, to learn on; `seen`, (n, k), of the
+    attacked texts; and `looks_like`, (c, p, k), of c draws of the public texts in the form of the attacked ones, as far
+    as the adversary knows it.
     """
 
     name: str
@@ -187,14 +169,7 @@ class View:
         return self.learner(self.auxiliary, labels, self.seen, classes=classes, seed=seed)
 
     def right(self, labels: IntArray, held: IntArray, *, classes: int, seed: int) -> float:
-        """Return the share of right guesses on held-out public texts.
-
-        Args:
-            labels: Labels (p,).
-            held: Rows (h,) of the held-out texts; the view learns on all others.
-            classes: Number of classes.
-            seed: Seed of all random choices.
-        """
+        """Return the share of right guesses on held-out public texts, rows (h,), after learning on all others."""
         fit_rows = np.setdiff1d(np.arange(len(labels)), held)
         test_features = self.looks_like[:, held].reshape(-1, self.looks_like.shape[2])
         guesses = self.learner(self.auxiliary[:, fit_rows], labels[fit_rows], test_features, classes=classes, seed=seed)
@@ -213,16 +188,9 @@ def most_promising(views: Sequence[View], labels: IntArray, *, classes: int, see
 
 
 def by_words(auxiliary: IntArray, labels: IntArray, seen: IntArray, *, classes: int, seed: int) -> IntArray:
-    """Return guesses (n,) by naive Bayes of texts' words as they are read.
+    """Return guesses (n,) by naive Bayes of texts' words as they are read: numbers (d, p, L), and (n, L) of attacked.
 
     Words outside the public texts say nothing.
-
-    Args:
-        auxiliary: Numbers of words (d, p, L).
-        labels: Labels (p,).
-        seen: Numbers of words (n, L).
-        classes: Number of classes.
-        seed: Unused.
     """
     del seed  # nothing is drawn
     vocabulary, at = np.unique(auxiliary[auxiliary != NOTHING], return_inverse=True)
@@ -239,15 +207,9 @@ def by_words(auxiliary: IntArray, labels: IntArray, seen: IntArray, *, classes: 
 def by_network(auxiliary: NDArray[Any], labels: IntArray, seen: NDArray[Any], *, classes: int, seed: int) -> IntArray:
     """Return the guessed class for each attacked vector, (n,).
 
-    The network is that of the epoch with the best guesses on a held-out fifth of the texts. No global generator is
-    used.
-
-    Args:
-        auxiliary: Vectors (d, p, k) of d draws for each of p texts; epochs use the draws in turn.
-        labels: Classes (p,) of the texts.
-        seen: Attacked vectors (n, k).
-        classes: Number of classes.
-        seed: Seed of all random choices.
+    Auxiliary vectors are (d, p, k), d draws for each of p texts of classes (p,); epochs use the draws in turn. Attacked
+    vectors are (n, k). The network is that of the epoch with the best guesses on a held-out fifth of the texts. No
+    global generator is used.
     """
     texts = auxiliary.shape[1]
     order = np.random.default_rng([seed, 9]).permutation(texts)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING
 from mechanisms.words.custext import CusText
@@ -18,9 +19,6 @@ from mechanisms.words.distances import metric_distances
 from mechanisms.words.madlib_syntax import MadlibSyntax
 from mechanisms.words.tables import Verbatim
 from mechanisms.words.text import TextMechanism
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Finite replacement for the log of probability 0, so that sums over a text stay finite.
 LEAST = -690.0
@@ -124,7 +122,7 @@ class Channel:
             yield inputs, outputs, pairs.reshape(len(inputs), len(outputs))
 
     @staticmethod
-    def _kept_by(word: Any, x: IntArray) -> NDArray[np.bool_]:
+    def _kept_by(word: Any, x: IntArray) -> BoolArray:
         """Return True for each input that the word mechanism itself passes through."""
         if isinstance(word, CusText):
             return word.kept(x)

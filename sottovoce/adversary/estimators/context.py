@@ -16,14 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.vocabulary import NOTHING
 from sottovoce.adversary.estimators.channel import Table
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Number of words that the chain knows: the most frequent.
 STATES = 4096
@@ -51,11 +48,9 @@ class Chain:
 
     @classmethod
     def fitted(cls, texts: IntArray, elsewhere: FloatArray) -> Chain:
-        """Return the chain of public texts.
+        """Return the chain of public texts, word numbers (p, L), NOTHING where there is none.
 
-        Args:
-            texts: Word numbers (p, L), NOTHING where there is none.
-            elsewhere: Frequency (V + 1,) of words outside these texts, above 0 for words that may occur.
+        Words outside these texts have frequencies `elsewhere`, (V + 1,), above 0 for words that may occur.
         """
         presence = texts != NOTHING
         counts = np.bincount(texts[presence], minlength=len(elsewhere)).astype(np.float64)
@@ -97,12 +92,7 @@ class Chain:
 def guessed(chain: Chain, table: Table, released: IntArray) -> IntArray:
     """Return the likeliest word behind each released word given its whole text, (n, L); NOTHING for no word.
 
-    The unknown word is never guessed.
-
-    Args:
-        chain: Chain of words.
-        table: Table of the chain's states and the releases.
-        released: Released words (n, L).
+    The unknown word is never guessed. The table has the chain's states and the releases.
     """
     result = np.full(released.shape, NOTHING, dtype=np.int64)
     mask = chain.states < table.channel.size

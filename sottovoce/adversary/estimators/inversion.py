@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import eigsh
 from sklearn.linear_model import Ridge
 
+from mechanisms.arrays import BoolArray, IntArray
+
 FloatArray = NDArray[Any]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 #: Function from vectors (n, k) to a score of each word, (n, V).
 Score = Callable[[FloatArray], FloatArray]
 #: Function from rows of the public texts to the score learned on them.
@@ -49,12 +49,8 @@ _STEPS = 50
 def guessed(fits: Iterable[Fit], public: FloatArray, words: BoolArray, seen: FloatArray, *, seed: int) -> BoolArray:
     """Return the guessed words behind each attacked vector, (n, V), by the fit that is best on held-out public texts.
 
-    Args:
-        fits: Attacks to choose from.
-        public: Vectors (d, p, k) of d independent draws for each of p public texts.
-        words: Words (p, V) of each public text.
-        seen: Attacked vectors (n, k).
-        seed: Seed of the split.
+    Public vectors (d, p, k) are d independent draws for each of p public texts, which hold `words` (p, V). Attacked
+    vectors are (n, k).
 
     Raises:
         ValueError: There are fewer than 8 public texts.
@@ -73,10 +69,7 @@ def guessed(fits: Iterable[Fit], public: FloatArray, words: BoolArray, seen: Flo
 def most_frequent(words: BoolArray) -> BoolArray:
     """Return the most frequent words of public texts, (V,): the guess that ignores the release.
 
-    Their number gives the largest F1 on the public texts.
-
-    Args:
-        words: Words (p, V) of each public text.
+    Their number gives the largest F1 on the public texts, which hold `words` (p, V).
     """
     frequency = words.mean(axis=0)
     order = np.argsort(-frequency, kind="stable")
@@ -88,12 +81,9 @@ def most_frequent(words: BoolArray) -> BoolArray:
 
 
 def regression(public: FloatArray, words: BoolArray, penalty: float) -> Fit:
-    """Return an attack by least squares for the presence of each word, with all draws of a text alike.
+    """Return an attack by least squares with a ridge penalty for the presence of each word.
 
-    Args:
-        public: Vectors (d, p, k) of public texts.
-        words: Words (p, V) of each public text.
-        penalty: Ridge penalty.
+    Public vectors are (d, p, k), with all draws of a text alike, and the words of the texts (p, V).
     """
     draws = public.shape[0]
 
@@ -108,15 +98,10 @@ def regression(public: FloatArray, words: BoolArray, penalty: float) -> Fit:
 def two_step(
     public: FloatArray, lower: FloatArray, table: FloatArray, wanted: BoolArray, penalty: float, sparsity: float
 ) -> Fit:
-    """Return the white-box attack through a lower layer.
+    """Return the white-box attack through a lower layer, whose output for public texts (d, p, k) is (p, m).
 
-    Args:
-        public: Vectors (d, p, k) of public texts.
-        lower: Output of the lower layer (p, m) for each public text.
-        table: Vectors (U, m) of all words that may be in a text.
-        wanted: Words to guess (U,), V of them.
-        penalty: Ridge penalty of the linear map.
-        sparsity: λ, as a share of the largest correlation.
+    The table has the vectors (U, m) of all words that may be in a text, of which V are wanted, (U,). The penalty is the
+    ridge of the linear map, and the sparsity λ, as a share of the largest correlation.
     """
     draws = public.shape[0]
     gram = (table @ table.T).astype(np.float32)

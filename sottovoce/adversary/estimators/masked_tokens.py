@@ -14,17 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from server.accelerator import device, one_line_memory_error
 from server.checkpoint import positions
 from server.masked_lm import inputs_of, layout, load, logits_at
 
 log = logging.getLogger(__name__)
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 _BATCH = 64

@@ -1,7 +1,7 @@
-"""Membership inference for single records, from the outputs of the trained model.
+"""Membership inference for single records, from the outputs of the trained model and from the releases.
 
-The adversary knows a record, text and label, has the model, and queries it. All evidence is larger for records that
-look trained on:
+**From the model.** The adversary knows a record, text and label, has the model, and queries it. All evidence is larger
+for records that look trained on:
 
 - *confidence* in the record's own label (Yeom et al. 2018);
 - *confidence beside drops*: the mean confidence in the record and in copies of it without some random words. A model
@@ -9,6 +9,20 @@ look trained on:
   at random, as Wei and Zou 2019 augment texts, without saying more);
 - a *shadow network*: two layers, 64 units between them, on the output. It is trained on outputs of the adversary's own
   models, whose training sets it knows (Shokri et al. 2017; in this form Arnold et al. 2023, appendix B).
+
+**From the releases**, which the server sees before it trains any model. A model's outputs show only part of the
+information in the releases. So an attack on models alone says little about the protocol.
+
+For releases (z_i, y_i) of embeddings and labels, and a record of unit row u and label c, the evidence is the likelihood
+ratio of "one of the n is this record's" against "none is",
+
+  log mean_i p(z_i | u)·Pr[y_i | c] / q(z_i, y_i),
+
+where q mixes the same density over public records (Neyman and Pearson, with public records for the population). For
+texts, p is the channel's exact distribution, word by word. There q is an even mixture of public texts and of texts with
+the same number of words, drawn one by one from public text. Few public texts alone would represent unseen texts poorly.
+If a released word depends on more than the word in its place, no distribution is known. There the evidence is the
+largest weighted overlap of words with any release.
 
 **Bound of the theorem.** A coin decides whether this record or another is among the training users' records, with all
 else equal. Everything that the server sees, models included, is computed from the releases. The two cases differ in one
@@ -21,16 +35,20 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.special import logsumexp
 
 from mechanisms.accounting import pld
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
+from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
+from mechanisms.vocabulary import NOTHING
+from sottovoce.adversary.estimators.channel import LEAST, Table, ends
+from sottovoce.adversary.estimators.vectors import log_likelihood
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 #: A sentence, or a pair of sentences.
 Text = str | tuple[str, str]
 
@@ -51,12 +69,7 @@ def confidence(log_p: FloatArray, labels: IntArray) -> FloatArray:
 def without_words(text: Text, *, share: float, rng: np.random.Generator) -> Text:
     """Return the text, or each side of a pair, without some random words.
 
-    A text that would lose every word keeps a random one.
-
-    Args:
-        text: Text or pair.
-        share: Probability 0..1 with which each word is dropped.
-        rng: Generator of the drops.
+    Each word is dropped with probability `share`. A text that would lose every word keeps a random one.
     """
 
     def kept(side: str) -> str:
@@ -72,12 +85,7 @@ def without_words(text: Text, *, share: float, rng: np.random.Generator) -> Text
 
 
 def threshold(evidence: FloatArray, members: BoolArray) -> float:
-    """Return the τ for which "evidence > τ" has the highest balanced accuracy on known members and others.
-
-    Args:
-        evidence: Evidence (n,) of each record.
-        members: Whether each record is a member, (n,).
-    """
+    """Return the τ for which "evidence > τ" has the highest balanced accuracy on known members and others, (n,)."""
     member_count, other_count = int(members.sum()), int((~members).sum())
     order = np.argsort(evidence, kind="stable")
     values = evidence[order]
@@ -91,15 +99,8 @@ def threshold(evidence: FloatArray, members: BoolArray) -> float:
 def shadow_network(log_p: FloatArray, members: BoolArray, *, seed: int) -> Callable[[FloatArray], FloatArray]:
     """Train a shadow network on outputs of shadow models, and return its log-odds of membership.
 
-    The loss is cross-entropy with a weak pull to 0, minimized by L-BFGS. Inputs are standardized log-probabilities.
-
-    Args:
-        log_p: Outputs (n, K), of which at most 8,000 are used.
-        members: Whether the model was trained on that record, (n,).
-        seed: Seed of the weights and the choice of outputs.
-
-    Returns:
-        A function from outputs (n, K) to log-odds (n,); above 0 the guess is "member".
+    The loss is cross-entropy with a weak pull to 0, minimized by L-BFGS. Inputs are standardized log-probabilities
+    (n, K), at most 8,000. The result is a function from outputs (n, K) to log-odds (n,); above 0 the guess is "member".
     """
     from sklearn.neural_network import MLPClassifier  # a second, for this attack alone
     from sklearn.pipeline import make_pipeline
@@ -173,10 +174,8 @@ def halves(records: int, models: int, *, rng: np.random.Generator) -> BoolArray:
 def likelihood_ratio(attacked: FloatArray, shadows: FloatArray, inside: BoolArray) -> FloatArray:
     """Return the log-likelihood ratio for each record, (n,); above 0 the guess is "member".
 
-    Args:
-        attacked: Scaled confidences (n,) of the attacked model.
-        shadows: Scaled confidences (S, n) of the shadow models.
-        inside: Whether each model was trained on each record, (S, n); S/2 of them for each record.
+    Scaled confidences are (n,) of the attacked model, and (S, n) of the shadow models. Each record was inside the
+    training set of S/2 of them, (S, n).
     """
     ratio = np.zeros(len(attacked))
     for sign, mask in ((1.0, inside), (-1.0, ~inside)):
@@ -188,3 +187,118 @@ def likelihood_ratio(attacked: FloatArray, shadows: FloatArray, inside: BoolArra
         deviation = np.maximum(np.sqrt(variance), _NARROW)
         ratio -= sign * (0.5 * ((attacked - mean) / deviation) ** 2 + np.log(deviation))
     return ratio
+
+
+# --- evidence from the releases
+
+
+#: Pairs of a release and a record that are computed together.
+_ENTRIES = 2**22
+
+
+def embedding_evidence(
+    mechanism: Any,
+    z: FloatArray,
+    records: FloatArray,
+    public: FloatArray,
+    *,
+    labels: tuple[FloatArray, IntArray, IntArray] | None = None,
+) -> FloatArray:
+    """Return the evidence (C,) for records among decoded releases.
+
+    For a mechanism that passes rows through, it is minus the least distance. Decoded releases are (n, m'), records unit
+    rows (C, m'), and public records unit rows (P, m'). Labels are log Pr[y_i | label] of each release and label (n, K),
+    and those of the records (C,) and of the public ones (P,).
+
+    Raises:
+        ValueError: The mechanism's density is not known.
+    """
+    pieces = []
+    rows = max(1, _ENTRIES // max(len(records), len(public)))
+    for at in range(0, len(z), rows):
+        piece = slice(at, at + rows)
+        if isinstance(mechanism, Identity):
+            pieces.append(-_distances(z[piece], records).min(axis=0))
+            continue
+        result, background = (log_likelihood(mechanism, z[piece], candidates) for candidates in (records, public))
+        if labels is not None:
+            law, labels_of_records, labels_of_public = labels
+            result, background = result + law[piece][:, labels_of_records], background + law[piece][:, labels_of_public]
+        q = logsumexp(background, axis=1) - np.log(len(public))
+        pieces.append(logsumexp(result - q[:, None], axis=0))
+    if isinstance(mechanism, Identity):
+        return np.max(pieces, axis=0)
+    evidence: FloatArray = logsumexp(pieces, axis=0) - np.log(len(z))
+    return evidence
+
+
+def text_evidence(table: Table, released: IntArray, records: IntArray, public: IntArray) -> FloatArray:
+    """Return the evidence (C,) for texts (C, L) among released texts (n, L), all as numbers of words.
+
+    The table has the words of all texts. Public texts (P, L) stand for the population.
+
+    Raises:
+        ValueError: There is no public text.
+    """
+    if not len(public):
+        raise ValueError("public texts are needed for the population")
+    pieces = []
+    rows = max(1, _ENTRIES // max(len(records), len(public)))
+    for at in range(0, len(released), rows):
+        piece = released[at : at + rows]
+        pool = logsumexp(table.likelihood(public, piece), axis=1) - np.log(len(public))
+        q = np.logaddexp(pool, _one_by_one(table, piece, public)) - np.log(2)
+        pieces.append(logsumexp(table.likelihood(records, piece) - q[:, None], axis=0))
+    evidence: FloatArray = logsumexp(pieces, axis=0) - np.log(len(released))
+    return evidence
+
+
+def _one_by_one(table: Table, released: IntArray, public: IntArray) -> FloatArray:
+    """Return log Pr[release], (n,), for texts with the lengths and the independent words of public texts."""
+    shares = np.bincount(table.of_words(public[public != NOTHING]), minlength=len(table.inputs))
+    words = np.append(shares / max(1, shares.sum()), 0.0) @ np.exp(table.logs.astype(np.float64))
+    result = np.log(np.maximum(words, np.exp(LEAST)))[table.of_releases(released)]
+    total: FloatArray = np.zeros(len(released))
+    for side in table.sides:
+        release_ends, public_ends, width = ends(released[:, side]), ends(public[:, side]), side.stop - side.start
+        if table.channel.text.lengths is None:
+            share = (np.bincount(public_ends, minlength=width + 1) + 1.0) / (len(public_ends) + width + 1)
+            mask = np.arange(width) < release_ends[:, None]
+            total += np.log(share)[release_ends] + np.where(mask, result[:, side], 0.0).sum(axis=1)
+        else:
+            total += (
+                logsumexp(table.length(release_ends, public_ends), axis=1)
+                - np.log(len(public_ends))
+                + result[:, side].sum(axis=1)
+            )
+    return total
+
+
+def overlap(released: IntArray, records: IntArray, size: int) -> FloatArray:
+    """Return the largest cosine (C,) of a text's word counts with those of any release; rare words weigh more.
+
+    It needs no distribution of the release, and ignores the noise. Released texts (n, L) and texts (C, L) are numbers
+    of words below V, or NOTHING.
+    """
+    draw_counts, record_counts = _counts(released, size), _counts(records, size)
+    weight = np.log((1 + len(released)) / (1 + np.diff(draw_counts.tocsc().indptr)))
+    draw_counts, record_counts = (_unit(counts * weight[None, :]) for counts in (draw_counts, record_counts))
+    rows = max(1, _ENTRIES // len(released))
+    pieces = [(record_counts[at : at + rows] @ draw_counts.T).max(axis=1) for at in range(0, len(records), rows)]
+    return np.concatenate([piece.toarray().ravel() for piece in pieces])
+
+
+def _distances(z: FloatArray, x: FloatArray) -> FloatArray:
+    square = (z * z).sum(axis=1)[:, None] + (x * x).sum(axis=1)[None] - 2 * z @ x.T
+    distances: FloatArray = np.sqrt(np.maximum(square, 0.0))
+    return distances
+
+
+def _counts(numbers: IntArray, size: int) -> Any:
+    rows, columns = np.nonzero((numbers != NOTHING) & (numbers < size))
+    return csr_array((np.ones(len(rows)), (rows, numbers[rows, columns])), shape=(len(numbers), size))
+
+
+def _unit(counts: Any) -> Any:
+    length = np.sqrt((counts * counts).sum(axis=1))
+    return csr_array(counts / np.maximum(length, 1e-12)[:, None])

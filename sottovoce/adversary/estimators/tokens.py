@@ -1,4 +1,4 @@
-"""Guesses of a text's words from its sanitized words, one token at a time, with bounds on any guess.
+"""Guesses of a text's words from its sanitized words, one token at a time, and linkage, with bounds on any guess.
 
 The adversary knows the vocabulary, the mechanism, and a prior over words (public counts). It sees the released word y
 and guesses x. Three figures describe the result, each for tokens of frequencies f:
@@ -31,6 +31,20 @@ the least value over c is the bound. It is linear between the points c = f(x)/Z_
 **Exposure.** Words that may be passed through (kept kinds, CusText+'s stop words, SanText+'s frequent ones) count as
 guessed. If a group or a tag is exposed, each bound holds inside each group, for its frequencies, and the bounds are
 added (of metric LDP: c·F + Σ, F the sum of the group's frequencies). For a mechanism that exposes more, it is 1.
+
+**Linkage** of two releases of the same text, by a server that receives releases without their senders. Let y, y' be two
+releases whose tokens are drawn one by one, and π the prior of inputs. The evidence for one common
+input, against two independent ones, is the log-likelihood ratio
+
+  Σ_i log( Σ_x π(x)·Pr[y_i | x]·Pr[y'_i | x] ) - log q(y_i) - log q(y'_i),   q(y) = Σ_x π(x)·Pr[y | x],
+
+over the places i where both have a word, and the same for their lengths. By the lemma of Neyman and Pearson, no test is
+better if tokens are independent draws from π.
+
+**Bound of linkage (proved).** Let E bound the loss of a whole text. Among n releases in random order, one comes from
+the same text as a given release. An attack finds it with probability at most 1/(1 + (n - 1)·e^(-2E)). To exchange two
+of them changes the inputs of two releases, and so the likelihood by at most e^(2E). So no place's posterior is above
+e^(2E) times another's (`link_bound`).
 """
 
 from __future__ import annotations
@@ -41,21 +55,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.guarantee import Guarantee
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.custext import CusTextPlus
 from mechanisms.words.distances import metric_distances
 from mechanisms.words.santext import SanTextPlus
 from mechanisms.words.text import TextMechanism
-from sottovoce.adversary.estimators.channel import Channel
+from sottovoce.adversary.estimators.channel import Channel, ends
 
 log = logging.getLogger(__name__)
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 
 #: Rows of distances held at once.
@@ -74,13 +84,9 @@ def unigram(vocabulary: Vocabulary, *, unknown: float = 0.0) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """Best guesses for every output, under each of p priors.
+    """Best guesses (p, V) for every output, under each of p priors, as numbers of words.
 
-    Args:
-        guesses: Numbers of words (p, V).
-        likely: Pr[y | guess], (p, V).
-        best: Σ_y max_x prior(x)·Pr[y | x], (p,).
-        unchanged: Pr[y | y], (V,).
+    `likely` is Pr[y | guess], (p, V), `best` Σ_y max_x prior(x)·Pr[y | x], (p,), and `unchanged` Pr[y | y], (V,).
     """
 
     guesses: IntArray
@@ -96,11 +102,8 @@ class Decoded:
 def decode(channel: Channel, priors: FloatArray) -> Decoded:
     """Return the guess of largest posterior for every output, in one pass over all inputs.
 
-    An output that no input gives is guessed to be itself.
-
-    Args:
-        channel: Channel of a token.
-        priors: Priors (p, V + 1), at least 0; inputs without any prior are left out.
+    Priors (p, V + 1) are at least 0; inputs without any are left out. An output that no input gives is guessed to be
+    itself.
     """
     size = channel.size
     score = np.full((len(priors), size), -np.inf)
@@ -222,3 +225,60 @@ def _overlap(word: Any, theorem: Guarantee, members: IntArray, f: FloatArray) ->
         loss[np.arange(len(rows)), rows] = 0.0
         z[rows] = np.exp(-loss) @ f
     return z
+
+
+# --- linkage of two releases of one text
+
+
+#: Least probability; smaller ones count as this.
+_LEAST = 1e-300
+
+
+def link_evidence(channel: Channel, prior: FloatArray, first: IntArray, second: IntArray) -> FloatArray:
+    """Return the evidence (n, m) for each pair of releases (n, L) and (m, L), with a prior (V + 1,) of words."""
+    outputs = np.unique(np.concatenate([first.ravel(), second.ravel()]))
+    outputs = outputs[outputs != NOTHING]
+    single = np.zeros(len(outputs))
+    # for each place: the rows that have a word there, and its number among the outputs
+    places = []
+    for i in range(first.shape[1]):
+        rows = [np.flatnonzero(part[:, i] != NOTHING) for part in (first, second)]
+        a, b = (np.searchsorted(outputs, part[at, i]) for part, at in zip((first, second), rows, strict=True))
+        if len(a) and len(b):
+            places.append((rows, a, b, np.zeros((len(a), len(b)))))
+    for x, y, logs in channel.blocks(np.flatnonzero(prior > 0)):
+        columns = np.flatnonzero(np.isin(outputs, y, assume_unique=True))
+        likelihood = np.exp(logs[:, np.searchsorted(y, outputs[columns])])
+        weights = likelihood * prior[x][:, None]
+        single[columns] += weights.sum(axis=0)
+        place = np.full(len(outputs), -1)
+        place[columns] = np.arange(len(columns))
+        for _, a, b, joint in places:
+            rows_a, rows_b = np.flatnonzero(place[a] >= 0), np.flatnonzero(place[b] >= 0)
+            joint[np.ix_(rows_a, rows_b)] += weights[:, place[a[rows_a]]].T @ likelihood[:, place[b[rows_b]]]
+    lengths, log_single = _length_evidence(channel.text), np.log(np.maximum(single, _LEAST))
+    result = np.zeros((len(first), len(second)))
+    for side in channel.text.slices:
+        result += lengths[ends(first[:, side])[:, None], ends(second[:, side])[None, :]]
+    for (rows_a, rows_b), a, b, joint in places:
+        part = np.log(np.maximum(joint, _LEAST)) - log_single[a][:, None] - log_single[b][None]
+        result[np.ix_(rows_a, rows_b)] += part
+    return result
+
+
+def link_bound(text: TextMechanism, candidates: int) -> float:
+    """Return the largest probability, by the theorem, of finding the one release among several candidates."""
+    loss = text.guarantee.worst_case()
+    return 1.0 if loss == math.inf else 1 / (1 + (candidates - 1) * math.exp(-2 * min(loss, 350.0)))
+
+
+def _length_evidence(text: TextMechanism) -> FloatArray:
+    """Return the evidence of one side's lengths, (L + 1, L + 1), with all lengths equally likely in advance."""
+    count = text.tokens + 1
+    if text.lengths is None:
+        return np.where(np.eye(count, dtype=bool), math.log(count), math.log(_LEAST))
+    x, y = np.repeat(np.arange(count), count), np.tile(np.arange(count), count)
+    likelihood = np.exp(text.lengths.log_prob(y, x)).reshape(count, count)
+    joint, single = likelihood.T @ likelihood / count, likelihood.mean(axis=0)
+    evidence: FloatArray = np.log(np.maximum(joint, _LEAST)) - np.log(np.maximum(np.outer(single, single), _LEAST))
+    return evidence

@@ -14,6 +14,8 @@ from scipy.integrate import quad
 
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
+from mechanisms.mechanism import parameters
+from mechanisms.messages.questions import EmbeddingQuestion, Projection
 from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import PlanarLaplace, Purkayastha
@@ -25,7 +27,7 @@ from simulations.run.run import run
 from sottovoce.adversary.attacks import attributes, scores
 from sottovoce.adversary.attacks import embeddings as attack_embeddings
 from sottovoce.adversary.attacks.target import Skipped, Target
-from sottovoce.adversary.estimators import allowed, inversion, likelihood, tokens, vectors
+from sottovoce.adversary.estimators import allowed, inversion, tokens, vectors
 from sottovoce.adversary.estimators.attributes import by_network
 from sottovoce.cli.main import main
 from tests.support.mechanisms import unit
@@ -47,18 +49,18 @@ def released(mechanism, x, seed=1, stage="train"):
 def test_likelihoods_are_the_mechanisms_own():
     for mechanism in (Purkayastha(5, 3.0), PlanarLaplace(5, 3.0, normalize=False), Gaussian(5, 0.7), PrivUnit(5, 3.0)):
         x, z = unit(7, 5), released(mechanism, unit(3, 5, 1))
-        log_p = likelihood.log_likelihood(mechanism, z, x)
+        log_p = vectors.log_likelihood(mechanism, z, x)
         exact = np.array([mechanism.log_prob(np.tile(row, (7, 1)), x) for row in z])
         np.testing.assert_allclose(log_p - log_p[:, :1], exact - exact[:, :1], atol=1e-9)
-    np.testing.assert_array_equal(np.exp(likelihood.log_likelihood(Identity("embedding", 5), x, x)), np.eye(7))
+    np.testing.assert_array_equal(np.exp(vectors.log_likelihood(Identity("embedding", 5), x, x)), np.eye(7))
     with pytest.raises(ValueError, match=r"^randomized-response: its density is not known here$"):
-        likelihood.log_likelihood(RandomizedResponse(1.0, 2), x, x)
+        vectors.log_likelihood(RandomizedResponse(1.0, 2), x, x)
 
 
 def test_the_likelihood_of_normalized_noise_is_the_raw_densitys_integral_along_a_ray():
     mechanism = PlanarLaplace(4, 2.0)
     x, z = unit(5, 4), unit(2, 4, 3)
-    found = likelihood.log_likelihood(mechanism, z, x)
+    found = vectors.log_likelihood(mechanism, z, x)
     for i, row in enumerate(z):
         exact = [quad(lambda r, p=p: r**3 * math.exp(-2 * np.linalg.norm(r * row - p)), 0, 60)[0] for p in x]  # noqa: B023
         np.testing.assert_allclose(found[i] - found[i, 0], np.log(exact) - np.log(exact[0]), atol=1e-4)
@@ -182,14 +184,15 @@ def test_maps_for_a_question_show_what_other_maps_hide(count):
     apart = 8 * np.eye(count)[values] + 0.1 * rng.normal(size=(2 * n, count))
     h = np.concatenate([apart, 20 * rng.normal(size=(2 * n, width - count))], axis=1).astype(np.float32)
     pool, zeros = vectors.Pool(h[:n], np.zeros(n, np.int64), values[:n]), np.zeros(n, np.int64)
-    question = vectors.for_value(
-        pool, count, lambda maps: [vectors.Question(*maps, Purkayastha(maps[1].shape[1], epsilon))], seed=1
-    )
-    other = vectors.Question(h[:n].mean(axis=0), np.eye(width, dtype=np.float32)[:, -4:], Purkayastha(4, epsilon))
-    success, blind = (
-        (vectors.guessed(q, q.drawn(q.vectors(h[n:], zeros), seed=3, stage="test"), pool, count) == values[n:]).mean()
-        for q in (question, other)
-    )
+    maps = Projection("ab" * 32, h[:n].mean(axis=0), np.eye(width, dtype=np.float32)[:, -4:].copy())
+    honest = EmbeddingQuestion(parameters(Purkayastha(4, epsilon)), projection=maps, classes=2)
+    question = vectors.for_value(honest, pool, count, seed=1)
+
+    def right(q):
+        drawn = vectors.drawn(q, vectors.inputs(q, h[n:], zeros), seed=3, stage="test")
+        return (vectors.guessed(q, drawn, pool, count) == values[n:]).mean()
+
+    success, blind = right(question), right(honest)
     error = math.sqrt(0.25 / n)
     assert success <= allowed.guess(allowed.curve(question.mechanism), np.bincount(values[n:]) / n) + SIGMAS * error
     assert blind < 1 / count + SIGMAS * error

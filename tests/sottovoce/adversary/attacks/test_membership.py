@@ -17,17 +17,15 @@ from scipy.stats import norm
 from mechanisms.identity import Identity
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import Purkayastha
-from mechanisms.streams import SimulationStreams
 from simulations.corpora.corpus import Corpus
-from simulations.experiment import Experiment
 from simulations.run import report
 from simulations.run.journal import UNFINISHED
 from simulations.run.run import run
 from sottovoce.adversary.attacks import membership as attack_membership
 from sottovoce.adversary.attacks import scores
 from sottovoce.adversary.attacks.run import attack
-from sottovoce.adversary.estimators import membership, presence
-from sottovoce.adversary.estimators.likelihood import log_likelihood
+from sottovoce.adversary.estimators import membership
+from sottovoce.adversary.estimators.vectors import log_likelihood
 from sottovoce.cli.main import main
 from tests.support.mechanisms import unit
 from tests.support.studies import (
@@ -57,13 +55,6 @@ def outputs(n: int, gap: float, rng: np.random.Generator) -> tuple[np.ndarray, n
     members = np.arange(n) % 2 == 0
     labels = rng.integers(CLASSES, size=n)
     return log_probs(rng.standard_normal(n) + gap * members, labels), labels, members
-
-
-def attacked(evidence: np.ndarray, members: np.ndarray) -> scores.Rate:
-    """As a run does: the threshold from one half, the rate on the other."""
-    half = np.arange(len(members)) % 4 < 2
-    cut = membership.threshold(evidence[half], members[half])
-    return scores.balanced(evidence[~half] > cut, members[~half])
 
 
 def test_copies_lack_words_at_random_and_never_all():
@@ -111,7 +102,7 @@ def test_lira_finds_what_thresholds_miss(models):
     # The two means are known to 2/S each: what is compared with their middle has the variance 1 + 1/S.
     theory = ndtr(gap / 2 / math.sqrt(1 + 1 / models))
     assert rate.success == pytest.approx(theory, abs=4 * rate.error + 0.01)
-    plain = attacked(membership.confidence(log_p, labels), members)
+    plain, *_ = scores.of_members(membership.confidence(log_p, labels), members)
     assert plain.success == pytest.approx(ndtr(gap / 2 / math.sqrt(10)), abs=4 * plain.error + 0.01)
     assert rate.success > plain.success + 0.15
     area = scores.area(membership.confidence(log_p, labels), members)
@@ -120,21 +111,15 @@ def test_lira_finds_what_thresholds_miss(models):
     assert low == pytest.approx(norm.sf(norm.isf(0.01) - gap / math.sqrt(1 + 1 / models)), abs=0.1)
 
 
-def test_lira_on_two_records_by_hand():
+def test_lira_on_two_records_by_hand_halves_and_confidences_that_do_not_cancel():
     inside = np.array([[1, 0], [0, 1], [1, 0], [0, 1]], dtype=bool)
     shadows = np.array([[2.0, 5.0], [0.0, 9.0], [4.0, 7.0], [2.0, 13.0]])
     # record 0: with (2, 4), without (0, 2); record 1: (9, 13) and (5, 7); variances pooled: (2 + 8)/2 and (2 + 2)/2
     found = membership.likelihood_ratio(np.array([3.0, 6.0]), shadows, inside)
     log = [norm.logpdf(a, m, math.sqrt(5)) - norm.logpdf(a, o, math.sqrt(2)) for a, m, o in ((3, 3, 1), (6, 11, 6))]
     assert np.allclose(found, log)
-
-
-def test_halves_put_every_record_into_half_of_the_models():
     inside = membership.halves(11, 6, rng=np.random.default_rng(5))
     assert inside.shape == (6, 11) and (inside.sum(axis=0) == 3).all() and set(inside.sum(axis=1)) == {5, 6}
-
-
-def test_scaled_confidence_does_not_cancel():
     log_p = log_softmax(np.array([[60.0, 0.0], [0.0, 60.0]]), axis=1)
     assert np.allclose(membership.scaled(log_p, np.zeros(2, np.int64)), [60.0, -60.0])
 
@@ -156,7 +141,7 @@ def test_a_model_that_does_not_remember_is_not_accused():
     for _ in range(200):
         log_p, labels, members = outputs(200, 0.0, rng)
         evidence = membership.confidence(log_p, labels)
-        rate, area = attacked(evidence, members), scores.area(evidence, members)
+        rate, area = scores.of_members(evidence, members)[0], scores.area(evidence, members)
         high["threshold"] += rate.success - 0.5 > 2 * rate.error
         high["area"] += area.success - 0.5 > 2 * area.error
     assert all(count <= 13 for count in high.values()), high
@@ -182,11 +167,7 @@ def test_standard_errors_are_those_of_repetitions():
 # --- what the theorem allows
 
 
-def noise(epsilon: float, dim: int = 4) -> Purkayastha:
-    return Purkayastha(epsilon=epsilon, dim=dim)
-
-
-def test_the_bound_of_randomized_response_is_attained():
+def test_the_bound_of_randomized_response_is_attained_and_what_is_in_clear_has_none():
     """The best guess looks at the label: right with e^ε/(e^ε + K - 1) for members of one label, wrong with
     1/(e^ε + K - 1) for others' label."""
     for epsilon, classes in ((1.0, 2), (2.0, 5)):
@@ -199,34 +180,19 @@ def test_the_bound_of_randomized_response_is_attained():
     assert membership.bound([(RandomizedResponse(1.0, 2), 2)]) == pytest.approx(p, abs=1e-4)
     three = sum(math.comb(3, k) * p**k * (1 - p) ** (3 - k) for k in (2, 3))
     assert membership.bound([(RandomizedResponse(1.0, 2), 3)]) == pytest.approx(three, abs=1e-4)
-
-
-def test_what_is_in_clear_has_no_bound():
-    assert membership.bound([(Identity("label", 2), 1)]) == 1.0
-    assert membership.bound([(noise(1.0), 1), (Identity("label", 2), 1)]) == 1.0
-    both = membership.bound([(noise(1.0), 1), (RandomizedResponse(1.0, 2), 1)])
-    assert max(membership.bound([(m, 1)]) for m in (noise(1.0), RandomizedResponse(1.0, 2))) < both < 1.0
+    noise, coin = Purkayastha(4, 1.0), RandomizedResponse(1.0, 2)
+    assert membership.bound([(noise, 1), (Identity("label", 2), 1)]) == 1.0
+    both = membership.bound([(noise, 1), (coin, 1)])
+    assert max(membership.bound([(m, 1)]) for m in (noise, coin)) < both < 1.0
 
 
 # --- the releases themselves
 
 
-@pytest.mark.parametrize("mechanism", [Identity("embedding", 8), noise(60.0, 8)])
-def test_releases_of_little_noise_show_who_took_part(mechanism, monkeypatch):
-    records, public = unit(120, 8, 1), unit(200, 8, 2)
-    members = np.arange(120) % 2 == 0
-    streams = SimulationStreams(11).rows(np.arange(60), np.zeros(60, np.int64), stage="test", channel="embedding")
-    z = mechanism.sample(records[members], rng=streams)
-    if mechanism.grid is not None:
-        z = mechanism.grid.decode(mechanism.grid.encode(z))
-    evidence = presence.embedding_evidence(mechanism, z, records, public)
-    assert attacked(evidence, members).success > 0.9
-    monkeypatch.setattr(presence, "_ENTRIES", 1000)  # a few releases at a time
-    assert np.allclose(presence.embedding_evidence(mechanism, z, records, public), evidence)
-
-
-def test_evidence_is_the_likelihood_ratio_of_releases_and_labels():
-    mechanism, label = noise(2.0), RandomizedResponse(3.0, 2)
+def test_evidence_is_the_likelihood_ratio_of_releases_and_labels(monkeypatch):
+    """In pieces of a few releases; in clear it is the nearest."""
+    monkeypatch.setattr(membership, "_ENTRIES", 40)
+    mechanism, label = Purkayastha(4, 2.0), RandomizedResponse(3.0, 2)
     records, public, z = unit(2, 4, 3), unit(40, 4, 4), unit(3, 4, 5)
     labels = np.array([0, 1]), np.arange(40) % 2
     law = np.stack([label.log_prob(np.array([0, 1, 1]), np.full(3, c)) for c in range(2)], axis=1)
@@ -234,14 +200,16 @@ def test_evidence_is_the_likelihood_ratio_of_releases_and_labels():
         np.exp(log_likelihood(mechanism, z, rows) + law[:, of_rows])
         for rows, of_rows in zip((records, public), labels, strict=True)
     )
-    evidence = presence.embedding_evidence(mechanism, z, records, public, labels=(law, *labels))
+    evidence = membership.embedding_evidence(mechanism, z, records, public, labels=(law, *labels))
     np.testing.assert_allclose(evidence, np.log((own / others.mean(axis=1, keepdims=True)).mean(axis=0)))
+    nearest = np.linalg.norm(z[:, None] - records, axis=2).min(axis=0)
+    np.testing.assert_allclose(membership.embedding_evidence(Identity("embedding", 4), z, records, public), -nearest)
 
 
 def test_texts_are_recognized_by_their_rare_words():
     released = np.array([[0, 1, 2, -1], [0, 1, 3, 4], [0, 5, 6, 7]])
     records = np.array([[0, 1, 4, 3], [0, 1, 2, 9], [0, 1, 8, 9], [9, 9, -1, -1]])
-    evidence = presence.overlap(released, records, 9)
+    evidence = membership.overlap(released, records, 9)
     assert evidence[0] == pytest.approx(1.0)  # whatever the order
     assert evidence[0] >= evidence[1] > evidence[2] and evidence[3] == 0.0
 
@@ -249,19 +217,19 @@ def test_texts_are_recognized_by_their_rare_words():
 # --- whole runs
 
 
-MADE_UP_CLASSES = 2
 THRESHOLDS = ("membership-confidence", "membership-drops")
 IDENTITY = {"mechanism": "identity", "dim": 4}
 PURKAYASTHA = {"mechanism": "purkayastha", "epsilon": 2.0, "dim": 4}
 
 
-def study(folder: Path, way: str, *arms: dict, **more: dict) -> Experiment:
-    """Texts of random words with random labels: whatever a model knows of a training label, it has by heart."""
+def finished(folder: Path, way: str, *arms: dict, **more: dict) -> Path:
+    """The folder of a run, made without Flower, of texts of random words with random labels: whatever a model knows of
+    a training label, it has by heart."""
     if not (folder / "bert").exists():
         tiny_bert(folder / "bert")
         rng = np.random.default_rng(1)
         for name, n in (("train.tsv", 160), ("test.tsv", 80)):
-            lines = {" ".join(rng.choice(WORDS[:13], size=8)): int(rng.integers(MADE_UP_CLASSES)) for _ in range(n)}
+            lines = {" ".join(rng.choice(WORDS[:13], size=8)): int(rng.integers(2)) for _ in range(n)}
             rows = [f"{text}\t{label}" for text, label in lines.items()]
             (folder / name).write_text("\n".join(["text\tlabel", *rows]) + "\n")
     sections: dict[str, dict] = {
@@ -271,15 +239,10 @@ def study(folder: Path, way: str, *arms: dict, **more: dict) -> Experiment:
         "training": {"protocol": way, "epochs": 2, "batch-size": 10},
         "policy": {"embedding": 7.0, "text": 1000.0, "label": 3.0, "accept-unprotected": ["label: made up"]},
     }
-    for name, values in more.items():
-        sections[name] |= values
-    return files_study(folder, seed=5, arm=list(arms), **sections)
-
-
-def finished(experiment: Experiment, out: Path) -> Path:
-    """The run folder of a study, made without Flower."""
+    sections |= {name: sections[name] | values for name, values in more.items()}
+    out = folder / f"{way}-{sections['training']['epochs']}"
     out.mkdir()
-    report.write(run(experiment, out, engine=in_process), out)
+    report.write(run(files_study(folder, seed=5, arm=list(arms), **sections), out, engine=in_process), out)
     shutil.rmtree(out / UNFINISHED)
     return out
 
@@ -301,12 +264,6 @@ def remembers(e: dict) -> bool:
     return e["auc"] > 0.5 + 2.5 * e["auc_error"]
 
 
-def shorter(text: str) -> list[str]:
-    """What may be left of a text that loses words."""
-    words = text.split()
-    return [" ".join(left) for n in range(1, len(words)) for left in combinations(words, n)]
-
-
 @pytest.fixture
 def released(tmp_path, monkeypatch):
     """A run folder of 60 users who released made-up embeddings, and its data, which attacks read again."""
@@ -323,7 +280,8 @@ def released(tmp_path, monkeypatch):
     more = Corpus([f"other {i}" for i in range(USERS)], train.labels, train.classes)
     texts = [*train.texts, *more.texts]
     known = dict(zip(texts, [*embeddings, *(embeddings + near)], strict=True))
-    encoder = KnownEncoder({short: h for text, h in known.items() for short in shorter(text)} | known)
+    parts = [(left, h) for text, h in known.items() for n in (1, 2) for left in combinations(text.split(), n)]
+    encoder = KnownEncoder({" ".join(left): h for left, h in parts} | known)  # of copies that lose words
     ready = ready._replace(public=replace(ready.public, encoder=encoder), held=replace(ready.held, test=more))
     return attacked_run(small, ready, tmp_path, monkeypatch), ready
 
@@ -332,11 +290,7 @@ def test_release_once(released, capsys):
     """Without noise a release tells its record, though the model on it tells nothing; with ε=2 neither does."""
     folder, _ = released
     found = results(folder, shadows=8)
-    assert set(found) == {
-        f"{arm}: {name.removeprefix('membership-')}"
-        for arm in ("clear", "noisy", "prior")
-        for name in attack_membership.ATTACKS
-    }
+    assert len(found) == 3 * len(attack_membership.ATTACKS)
     for name, e in found.items():
         assert (e["texts"], e["others"], e["baseline"], e["stage"]) == (USERS, USERS, 0.5, "train-1, train-2")
         if name != "clear: releases":
@@ -373,20 +327,17 @@ def test_what_cannot_be_attacked_is_one_line(released, monkeypatch, capsys):
     assert "no training user's release was delivered" in complains("--arm", "noisy", *lira)
 
 
-def test_releases_under_encoders_that_a_run_has_trained(shared, tmp_path):
+def test_releases_under_encoders_that_a_run_has_trained(shared):
     """Two rounds of self-training: the vectors of the last are attacked under the encoder of the first, embeddings of
     test users under that of the last."""
     arm = {"name": "one", "embedding": PURKAYASTHA, "vector": {"mechanism": "privunit", "epsilon": 4.0, "dim": 4}}
     folder = finished(
-        study(
-            shared,
-            "statistics",
-            arm,
-            training={"self-training": True, "rounds": 2},
-            data={"public": {"fraction": 0.2, "labels": False, "split": "random"}},
-            policy={"vector": 4.0, "accept-unprotected": []},
-        ),
-        tmp_path / "run",
+        shared,
+        "statistics",
+        arm,
+        training={"self-training": True, "rounds": 2},
+        data={"public": {"fraction": 0.2, "labels": False, "split": "random"}},
+        policy={"vector": 4.0, "accept-unprotected": []},
     )
     found = attack(folder, "vector-text", "attribute-adaptive", attributes=("label",))["entries"]
     assert [(e["attack"], e["stage"]) for e in found] == [("attribute-adaptive", "test"), ("vector-text", "train-2")]
@@ -396,11 +347,11 @@ def test_releases_under_encoders_that_a_run_has_trained(shared, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_published_procedure_remembers(shared, tmp_path, capsys):
+def test_the_published_procedure_remembers(shared, capsys):
     """Random labels learnt by heart are found; after a single epoch there is nothing to find."""
     training = {"acknowledge-not-private": True, "epochs": 60}
     arms = [{"name": "clear", "reference": True, "embedding": {"mechanism": "identity", "dim": 32}}]
-    folder = finished(study(shared, "paper", *arms, training=training), tmp_path / "long")
+    folder = finished(shared, "paper", *arms, training=training)
     found = results(folder, *THRESHOLDS)
     assert remembers(found["clear: confidence"]) and found["clear: confidence"]["bound"] == 1.0
     assert remembers(found["clear: drops"]) and found["clear: drops"]["auc"] != found["clear: confidence"]["auc"]
@@ -409,7 +360,7 @@ def test_the_published_procedure_remembers(shared, tmp_path, capsys):
         assert main(["attack", str(folder), "--attack", f"membership-{name}"]) == 2
         assert complaint in capsys.readouterr().err
     training["epochs"] = 1
-    folder = finished(study(shared, "paper", *arms, training=training), tmp_path / "short")
+    folder = finished(shared, "paper", *arms, training=training)
     found = results(folder, *THRESHOLDS, "membership-shadow", "membership-lira", shadows=4)
     assert set(e["shadow_texts"] for e in found.values() if "shadow_texts" in e) == {USERS}
     for e in found.values():
@@ -418,7 +369,7 @@ def test_the_published_procedure_remembers(shared, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_sanitized_text(shared, tmp_path):
+def test_sanitized_text(shared):
     """A model trained on texts as they are knows them in the form that it read; random words tell nothing."""
     arms = [
         {"name": "clear", "reference": True, "text": {"mechanism": "identity", "tokens": 8, "length": "kept"}},
@@ -428,8 +379,7 @@ def test_sanitized_text(shared, tmp_path):
             "label": {"mechanism": "randomized-response", "epsilon": 1.0},
         },
     ]
-    experiment = study(shared, "sanitized-text", *arms, training={"train-encoder": True, "epochs": 40})
-    folder = finished(experiment, tmp_path / "run")
+    folder = finished(shared, "sanitized-text", *arms, training={"train-encoder": True, "epochs": 40})
     found = results(folder, *THRESHOLDS, "membership-releases")
     assert remembers(found["clear: confidence"]) and found["clear: releases"]["success"] > 0.95
     assert remembers(found["clear: drops"])

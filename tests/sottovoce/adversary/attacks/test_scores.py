@@ -13,9 +13,8 @@ from mechanisms.spherical import Purkayastha
 from mechanisms.vocabulary import NOTHING
 from sottovoce.adversary.attacks import scores
 from sottovoce.adversary.estimators import allowed
-from tests.support.attacked_words import SIZE
 
-HALF = np.array([0.5, 0.5])
+HALF, SIZE = np.array([0.5, 0.5]), 40
 
 
 def entry(rate: scores.Rate, bound: float | None) -> dict:
