@@ -29,8 +29,7 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client.models.embeddings import TableEmbeddings
-from client.store.tables import Tables
+from client.models.embeddings import TableEmbeddings, Tables
 from client.store.text_column import TextColumn
 from mechanisms.mechanism import parameters
 from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, Projection

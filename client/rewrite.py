@@ -18,10 +18,10 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from client.draw import batch_size, private_arguments
 from client.models import language_models, tokens
 from client.models import vocabulary as vocabularies
 from client.models.language_models import Generator
-from client.models.texts import batch_size, private_arguments
 from mechanisms.catalogue import admit, build
 from mechanisms.channels import TEXT
 from mechanisms.guarantee import EXPOSURES, Guarantee

@@ -29,10 +29,9 @@ from client.device.records import encode_records
 from client.models import encoder as encoders
 from client.models import language_models as models
 from client.models import vocabulary as vocabularies
-from client.models.content import file_hash
 from client.node import NODE, are_classes, changing, load_node, write_node
 from client.policy import Policy
-from client.store.durable import creating_folder, require_free
+from client.store.durable import creating_folder, file_hash, require_free
 from mechanisms.catalogue import admit_installed
 from mechanisms.checks import is_hex
 from mechanisms.messages.questions import TextQuestion
@@ -184,18 +183,8 @@ class Bundle:
         if path.exists() and self.encoder is not None:  # before a server's request: its time reveals lengths
             encode_records(replace(load_node(node), encoder=self.encoder))
         with changing(node) if path.exists() else nullcontext():
-            write_node(
-                node,
-                encoder=self.encoder,
-                vocabulary=self.vocabulary,
-                masked_lm=self.masked_lm,
-                policy=self.policy,
-                seal=self.seal,
-                shuffler_seal=self.shuffler_seal,
-                model_seal=self.model_seal,
-                publisher=publisher,
-                classes=self.manifest["classes"],
-            )
+            parts: dict[str, Any] = {name: getattr(self, name) for name in (*_PARTS, *_SEALS)}
+            write_node(node, policy=self.policy, publisher=publisher, classes=self.manifest["classes"], **parts)
 
 
 def open_bundle(folder: Path | str) -> Bundle:

@@ -303,45 +303,21 @@ def _reading() -> Iterator[None]:
 
 
 class _Client(FleetHttpClient):
-    """Flower's client of the Fleet API over a transport with limits on what it reads."""
+    """Flower's client of the Fleet API, with limits on what it reads; signs each request as Flower's SuperNodes do.
+
+    The signed time is the SuperLink's if that differs: it accepts no time that is 5 s ahead of its own or 305 s behind.
+    """
 
     def __init__(self, url: str, context: ssl.SSLContext, key: ec.EllipticCurvePrivateKey) -> None:
-        self._signed = _Signed(key)
-        super().__init__(url, interceptors=[self._signed], verify=context)
+        super().__init__(url, interceptors=[self], verify=context)
         self._client.close()
         bounded = BoundedTransport(context, _LARGER)
         self._client = httpx.Client(transport=bounded, timeout=_TIMEOUT, follow_redirects=False)
+        self._key, self.offset = key, timedelta(0)
 
     def hurry(self) -> None:
         """Shorten the timeout to that of the last messages."""
         self._client.timeout = httpx.Timeout(_LAST)
-
-    def corrected(self, response: httpx.Response) -> float | None:
-        """Return by how many seconds the signed time is ahead of the SuperLink's (negative: behind), and correct it.
-
-        Later requests are signed with the SuperLink's time. Return None if it does not differ, or if the SuperLink does
-        not state its time.
-        """
-        try:
-            server_time = parsedate_to_datetime(response.headers["date"])
-            wrong = (_now() + self._signed.offset - server_time).total_seconds()
-        except (KeyError, ValueError, TypeError, OverflowError):
-            return None
-        if -_BEHIND < wrong < _AHEAD or abs(wrong) > _FARTHEST:
-            return None
-        self._signed.offset = server_time - _now()
-        return wrong
-
-
-class _Signed:
-    """Signer of each request by the node's key and the time, as in Flower's SuperNodes, with a corrected time.
-
-    The time is the SuperLink's if that differs: it accepts no time that is 5 s ahead of its own or 305 s behind.
-    """
-
-    def __init__(self, key: ec.EllipticCurvePrivateKey) -> None:
-        self._key = key
-        self.offset = timedelta(0)
 
     def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
         """Sign a request and send it."""
@@ -351,6 +327,22 @@ class _Signed:
         context.request.headers[FLEET_HTTP_SIGNATURE_HEADER] = b64encode(signature).decode()
         context.request.headers[TIMESTAMP_HEADER] = time_of_it
         return call_next(context)
+
+    def corrected(self, response: httpx.Response) -> float | None:
+        """Return by how many seconds the signed time is ahead of the SuperLink's (negative: behind), and correct it.
+
+        Later requests are signed with the SuperLink's time. Return None if it does not differ, or if the SuperLink does
+        not state its time.
+        """
+        try:
+            server_time = parsedate_to_datetime(response.headers["date"])
+            wrong = (_now() + self.offset - server_time).total_seconds()
+        except (KeyError, ValueError, TypeError, OverflowError):
+            return None
+        if -_BEHIND < wrong < _AHEAD or abs(wrong) > _FARTHEST:
+            return None
+        self.offset = server_time - _now()
+        return wrong
 
 
 def _now() -> datetime:

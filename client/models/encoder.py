@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 
 from client.models.clean_text import clean_text
-from client.models.content import content_hash
-from client.models.onnx import LONGEST, cores, fields, last_token, load_checked, longest, tried
+from client.models.onnx import LONGEST, content_hash, cores, fields, last_token, load_checked, longest, tried
 from mechanisms.checks import is_whole
 from mechanisms.pieces import Text, encoded, read_as_text
 

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from client.models import onnx
 from client.models.clean_text import clean_text
-from client.models.content import content_hash
 from mechanisms.checks import is_whole
 from mechanisms.pieces import encoded, read_as_text
 from mechanisms.vocabulary import NOTHING, Vocabulary
@@ -69,7 +68,7 @@ def identity(folder: Path | str, kind: str) -> str:
     Raises:
         ValueError: A file is missing.
     """
-    return content_hash(part(folder, kind), files(folder, kind), kind)
+    return onnx.content_hash(part(folder, kind), files(folder, kind), kind)
 
 
 def load(folder: Path | str, kind: str) -> MaskedLM | Generator:
@@ -140,7 +139,7 @@ class _LanguageModel:
     _rules: ClassVar[Mapping[str, Callable[[Any], bool]]]
 
     def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
-        self.identity = content_hash(folder, names, self._kind)
+        self.identity = onnx.content_hash(folder, names, self._kind)
         self._about = about = onnx.fields(self._kind, folder / names[2], self._rules)
         self._around = [i for name in ("before", "between", "after") for i in about.get(name, ())]
         tokens = [*self._around, *(about.get(name) or 0 for name in ("start", "end", "padding"))]

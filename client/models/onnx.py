@@ -10,11 +10,12 @@ charges, so it is turned off before anything is loaded. Nothing else on a client
 
 from __future__ import annotations
 
+import hashlib
 import json
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from client.store.durable import file_hash
 from mechanisms.checks import is_whole
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # read once, while the library is loaded; processes of this one inherit it
@@ -85,6 +87,22 @@ def _names_a_place(path: Path) -> bool:
             return False
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return data.find(b"location") >= 0
+
+
+def content_hash(folder: Path | str, names: Iterable[str], kind: str) -> str:
+    """Return the SHA-256 (hex) over the names and contents of these files of a folder, in this order.
+
+    Raises:
+        ValueError: A file is missing. The message begins with `kind`.
+    """
+    digest = hashlib.sha256()
+    for name in names:
+        try:
+            part = file_hash(Path(folder) / name)
+        except OSError:
+            raise ValueError(f"{kind}: {Path(folder) / name} cannot be read") from None
+        digest.update(f"{name} {part}\n".encode())
+    return digest.hexdigest()
 
 
 def fields(kind: str, path: Path, rules: Mapping[str, Callable[[Any], bool]], **defaults: Any) -> dict[str, Any]:

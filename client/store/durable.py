@@ -1,10 +1,11 @@
-"""Atomic creation and replacement of files and folders, which survive a power cut where requested.
+"""Files and folders: atomic creation and replacement, which survive a power cut where requested, and hashes.
 
 An incomplete file or folder is a draft. It lies beside its target, under a name that begins with ".draft.".
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -21,6 +22,16 @@ def sync(path: Path) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 (hex) of the content of a file.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def private_file(path: Path) -> BinaryIO:

@@ -272,7 +272,7 @@ class CusTextPlus(CusText):
 class CusTextImportance(_Grouped):
     """CusText with a smaller ε on the share of a text's tokens that matters most (or least) in it (Fu 2024).
 
-    `importance`, a weight for each token (the masked LM's attention, see `client.models.texts`), is read from the
+    `importance`, a weight for each token (the masked LM's attention, see `client.draw`), is read from the
     private text. ceil(share·n) of a text's n tokens, of highest importance ("top") or lowest ("bottom"), ties to the
     earlier, are chosen.
 

@@ -29,10 +29,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.models.embeddings import TableEmbeddings
+from client.models.embeddings import TableEmbeddings, Tables
 from client.models.encoder import Encoder
 from client.store.durable import private_file
-from client.store.tables import Tables
 from client.store.text_column import TextColumn
 from mechanisms.pieces import Text
 from simulations.errors import UserError

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from huggingface_hub import constants
 
-from client.models.content import file_hash
+from client.store.durable import file_hash
 from server import hub
 from server.checkpoint_files import MINILM_SHA256, kept, read_layout, resolve
 from simulations.errors import UserError

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from client.models import language_models, texts
+from client.draw import draw_texts
+from client.models import language_models
 from client.models import vocabulary as vocabularies
 from client.models.tokens import in_form, joined
 from mechanisms.catalogue import admit
@@ -83,7 +84,7 @@ class StudyRewriter:
     def sanitize(self, text: TextMechanism, texts_: Sequence[Text], *, seed: int, stage: str) -> list[Text]:
         """Return sanitized public texts, one simulated draw each. No user is charged."""
         rows = np.arange(len(texts_), dtype=np.int64)
-        drawn = texts.draw(
+        drawn = draw_texts(
             text,
             texts_,
             rows,

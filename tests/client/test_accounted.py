@@ -22,8 +22,8 @@ from client.app import _short, accounted
 from client.policy import Policy, Refused
 from client.store.ledger import Ledger
 from mechanisms.accounting.privacy_filter import Account
-from mechanisms.messages.refusals import REFUSALS
 from mechanisms.privunit import PrivUnit
+from tests.support.answers import reason
 from tests.support.clients import context
 from tests.support.quickstart import FEATURES, arrays, asks, quickstart
 
@@ -58,11 +58,6 @@ def content(answer):
         name: {k: v.numpy().tolist() if isinstance(v, Array) else v for k, v in record.items()}
         for name, record in answer.content.items()
     }
-
-
-def refused(answer, reason):
-    assert answer.has_error() and not answer.has_content()
-    return (answer.error.code, answer.error.reason) == REFUSALS[reason]
 
 
 @pytest.mark.parametrize("change", [True, False])
@@ -145,7 +140,7 @@ def test_the_total_is_the_sum_unless_a_delta_is_named(delta, answers):
 
 def test_a_type_of_message_that_nothing_accounts_for_is_refused_before_the_app_sees_it(app, ledger, monkeypatch):
     monkeypatch.setattr("tests.support.quickstart.examples", lambda partition: pytest.fail("the app was run"))
-    assert refused(app(asks("evaluate"), context(3)), "unaccounted") and not ledger.exists()
+    assert reason(app(asks("evaluate"), context(3))) == "unaccounted" and not ledger.exists()
 
 
 @pytest.mark.parametrize(
@@ -163,7 +158,7 @@ def test_what_nothing_accounts_for_has_the_answer_refused_and_said_here_alone(le
 
     app = quickstart([accounted(ledger, POLICY, RELEASES, instead=INSTEAD), adds])
     answer = app(asks(), context(3))
-    assert refused(answer, "unaccounted") and rows(ledger) == []
+    assert reason(answer) == "unaccounted" and rows(ledger) == []
     assert "nothing accounts for" in caplog.text and "secret" not in caplog.text and "0.9" not in caplog.text
 
 
@@ -184,7 +179,7 @@ def test_a_failure_of_the_app_is_a_constant_text(ledger):
         return Message(Error(7, "HIV"), reply_to=asked)
 
     for fail in (raising(ValueError("HIV")), raising(SystemExit("HIV")), error):
-        assert refused(answer(fail), "failed") and rows(ledger) == []
+        assert reason(answer(fail)) == "failed" and rows(ledger) == []
     with pytest.raises(KeyboardInterrupt) as ended:
         answer(raising(KeyboardInterrupt("HIV")))
     assert ended.value.args == () and ended.value.__cause__ is None and ended.value.__suppress_context__
@@ -207,8 +202,8 @@ def test_what_a_record_says_never_decides_whether_there_is_an_answer(ledger, val
 
 
 def test_arrays_of_other_shapes_than_were_sent_are_refused(ledger):
-    assert refused(answering(ledger, weight=np.zeros(FEATURES + 1), bias=0.0)(asks(), context(3)), "failed")
-    assert refused(answering(ledger, weight=np.zeros(FEATURES))(asks(), context(3)), "failed")
+    assert reason(answering(ledger, weight=np.zeros(FEATURES + 1), bias=0.0)(asks(), context(3))) == "failed"
+    assert reason(answering(ledger, weight=np.zeros(FEATURES))(asks(), context(3))) == "failed"
 
 
 @pytest.mark.parametrize(
@@ -222,7 +217,7 @@ def test_arrays_of_other_shapes_than_were_sent_are_refused(ledger):
 )
 def test_a_model_that_nothing_can_be_measured_from_is_malformed(app, model, ledger):
     answer = app(asks(model=model), context(3))
-    assert refused(answer, "malformed") and (not ledger.exists() or rows(ledger) == [])
+    assert reason(answer) == "malformed" and (not ledger.exists() or rows(ledger) == [])
 
 
 def test_a_label_leaves_by_randomized_response_and_one_that_is_none_as_the_first(app, ledger):

@@ -17,8 +17,8 @@ from client.node import load_node, write_node
 from client.store.ledger import Ledger
 from mechanisms import streams
 from mechanisms.messages import questions
-from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.wire import reply_from_record, request_to_record
+from tests.support.answers import ledger_rows, reason
 from tests.support.clients import OPEN, context, make_node, message, request, with_prior
 from tests.support.paths import ROOT
 
@@ -31,23 +31,10 @@ def nodes(tmp_path, monkeypatch):
     return tmp_path
 
 
-def reason(answer):
-    """The reason of a refusal; and no refusal says or carries anything else."""
-    assert answer.has_error() and not answer.has_content()
-    (name,) = [n for n, (code, _) in REFUSALS.items() if code == answer.error.code]
-    assert answer.error.reason == REFUSALS[name][1]
-    return name
-
-
-def charged(folder, arm="a"):
-    with load_node(folder).ledger(arm) as ledger:
-        return len(ledger.rows())
-
-
 def test_through_flower(nodes):
     make_node(nodes / "5", seed=None)
     answer = app(message(request(arm="")), context("5"))
-    assert len(reply_from_record(answer.content)) == 8 and charged(nodes / "5", "") == 16
+    assert len(reply_from_record(answer.content)) == 8 and len(ledger_rows(nodes / "5")) == 16
     assert reason(app(message(request()), context("5"))) == "arm"
 
 
@@ -68,7 +55,7 @@ def test_malformed_requests(nodes):
     changed = [good | {"request.about": about} for about in abouts]
     for content in ({}, good | {"request.arrays": ArrayRecord()}, *changed):
         assert reason(release(message(RecordDict(content)), context())) == "malformed"
-    assert charged(nodes / "0") == 0
+    assert len(ledger_rows(nodes / "0")) == 0
 
 
 class Panic(BaseException):
@@ -89,9 +76,9 @@ def test_an_exception_does_not_speak(nodes, monkeypatch, error):
         assert reason(answer) == "failed"
         assert "HIV" not in repr(answer) + repr(answer.error.__dict__)
     # The last failure came after the commit: it stays charged, and what was drawn is what is sent later.
-    assert charged(nodes / "0") == 16
+    assert len(ledger_rows(nodes / "0")) == 16
     assert release(message(request()), context()).has_content()
-    assert charged(nodes / "0") == 16
+    assert len(ledger_rows(nodes / "0")) == 16
 
 
 def test_a_device_whose_answers_leave_within_a_window_gives_none_at_once(nodes):
@@ -143,7 +130,7 @@ def test_a_device_whose_generator_fails_answers_nothing(nodes, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(streams.os, "urandom", fails)
         assert release(message(request(arm="")), context(0)).has_error()
-    assert charged(nodes / "0", "") == 0
+    assert len(ledger_rows(nodes / "0")) == 0
 
 
 def test_only_a_simulations_node_makes_seeded_streams():
@@ -158,9 +145,9 @@ def test_only_a_simulations_node_makes_seeded_streams():
     assert makers == ["node.py"]
 
 
-@pytest.mark.parametrize("run_config", [{"seed": 1}, {"simulation": "1"}, {"out": "."}])
-def test_what_a_server_configures_does_not_reach_the_noise(tmp_path, monkeypatch, run_config):
+def test_what_a_server_configures_does_not_reach_the_noise(tmp_path, monkeypatch):
     """A run's configuration comes from the server: it names neither seed nor source, nor another folder."""
+    run_config = {"seed": 1, "simulation": "1", "out": "."}
     monkeypatch.setenv(NODES, str(tmp_path / "device"))
     monkeypatch.chdir(tmp_path)
     make_node(tmp_path / "nodes" / "0", range(USERS))  # a simulation lies about

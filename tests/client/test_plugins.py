@@ -12,8 +12,8 @@ from client.app import NODES, release
 from client.node import NODE, load_node
 from client.policy import Policy
 from mechanisms import catalogue
-from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.wire import reply_from_record, request_to_record
+from tests.support.answers import ledger_rows, reason
 from tests.support.clients import OPEN, context, make_node, message, request
 from tests.support.own_package import write_package
 
@@ -46,21 +46,15 @@ def asking(label):
     return message(content)
 
 
-def refused(answer, name):
-    assert answer.has_error() and not answer.has_content()
-    return (answer.error.code, answer.error.reason) == REFUSALS[name]
-
-
 @pytest.mark.parametrize("name", ["os:system", "quiet.noise:Coin", "quiet-coin", "quiet", "../quiet:Coin", ":", ""])
 def test_a_server_that_names_a_module_has_nothing_imported(nodes, name, monkeypatch):
     """Though it is installed: nobody at this device has said that it may be asked for."""
     make_node(nodes / "0", seed=None)
     asked = []
     monkeypatch.setattr("mechanisms.plugin.import_module", lambda module: asked.append(module))
-    assert refused(release(asking({"mechanism": name, "epsilon": 1.0, "classes": 3}), context(0)), "malformed")
+    assert reason(release(asking({"mechanism": name, "epsilon": 1.0, "classes": 3}), context(0))) == "malformed"
     assert asked == [] and not {*HARMFUL} & set(sys.modules)
-    with load_node(nodes / "0").ledger("") as ledger:
-        assert not ledger.rows()
+    assert not ledger_rows(nodes / "0")
 
 
 def test_what_is_installed_and_allowed_answers_under_its_name_and_is_charged(nodes):
@@ -68,12 +62,11 @@ def test_what_is_installed_and_allowed_answers_under_its_name_and_is_charged(nod
     answer = release(asking(LABEL), context(0))
     label = next(r for r in reply_from_record(answer.content).releases if r.channel == "label")
     assert label.guarantee.worst_case() == 2.0
-    with load_node(nodes / "0").ledger("") as ledger:
-        assert {row.guarantee.epsilon for row in ledger.rows() if row.channel == "label"} == {2.0}
+    assert {row.guarantee.epsilon for row in ledger_rows(nodes / "0") if row.channel == "label"} == {2.0}
     make_node(nodes / "1", seed=None)  # whose policy does not allow it, in the same process
-    assert refused(release(asking(LABEL), context(1)), "mechanism")
+    assert reason(release(asking(LABEL), context(1))) == "mechanism"
     # and its place, as good a name for it elsewhere, is none in a message
-    assert refused(release(asking(LABEL | {"mechanism": "quiet.noise:Installed"}), context(0)), "malformed")
+    assert reason(release(asking(LABEL | {"mechanism": "quiet.noise:Installed"}), context(0))) == "malformed"
 
 
 @pytest.mark.parametrize("name", ["quiet.noise:Coin", "os:system"])
@@ -82,7 +75,7 @@ def test_a_devices_policy_takes_no_place(nodes, name):
     make_node(nodes / "0", seed=None, policy=replace(OPEN, mechanisms=("purkayastha", name)))
     with pytest.raises(ValueError, match=f"policy: '{name}'"):
         load_node(nodes / "0")
-    assert refused(release(asking(LABEL), context(0)), "failed")
+    assert reason(release(asking(LABEL), context(0))) == "failed"
     assert not {*HARMFUL} & set(sys.modules)
 
 
@@ -90,7 +83,7 @@ def test_a_device_goes_on_under_a_policy_that_lists_what_is_gone(nodes):
     """As policies of earlier versions do, whose ledgers must be counted: what nobody knows here cannot be asked for."""
     make_node(nodes / "0", seed=None, policy=replace(OPEN, mechanisms=("purkayastha", "randomized-response", "gone")))
     assert release(message(request_to_record(request(arm=""))), context(0)).has_content()
-    assert refused(release(asking(LABEL | {"mechanism": "gone"}), context(0)), "malformed")
+    assert reason(release(asking(LABEL | {"mechanism": "gone"}), context(0))) == "malformed"
 
 
 def test_a_simulation_takes_what_its_own_folder_names(nodes):

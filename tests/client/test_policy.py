@@ -8,7 +8,7 @@ import subprocess
 import sys
 import zlib
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +18,8 @@ from client.node import load_node
 from client.policy import Policy, Refused
 from client.sanitizer import Sanitizer
 from client.store.ledger import Ledger
-from mechanisms.accounting.privacy_filter import Account, concentrated_limit, cost
-from mechanisms.guarantee import Guarantee, gaussian_epsilon
+from mechanisms.accounting.privacy_filter import concentrated_limit
+from mechanisms.guarantee import gaussian_epsilon
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.request import Request
 from tests.support.answers import ask, refusal
@@ -28,16 +28,6 @@ from tests.support.paths import ROOT
 
 IDENTITY = request(embedding={"mechanism": "identity"}, label=None)
 GAUSSIAN = request(embedding={"mechanism": "gaussian", "sigma": 1.0}, label=None)
-
-
-def pure(epsilon):
-    """What an ε-private release is charged."""
-    return cost(Guarantee(epsilon=epsilon, metric="discrete", diameter=1.0, protects="label"), 0.0)
-
-
-def charged(*epsilons):
-    accounts = [Account.empty(1).plus(pure(epsilon), np.array([1])) for epsilon in epsilons]
-    return Account(*(np.concatenate([getattr(a, f.name) for a in accounts]) for f in fields(Account)))
 
 
 def reason(policy, asked):
@@ -85,7 +75,6 @@ def test_an_unprotected_channel_is_refused_unless_declared_public():
     REFERENCE.check(clear)
     declared = Policy(embedding=40.0, total=40.0, accept_unprotected=("label: public in this task",))
     declared.check(clear)  # a channel declared public does not count towards the total
-    assert declared.allows(charged(math.inf), "label").all()
 
 
 def test_values_of_a_file():

@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, BertTokenizerFast
 
+from client.draw import private_arguments
 from client.models.language_models import MaskedLM
-from client.models.texts import private_arguments
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_mlm import DpMlm
 from mechanisms.words.tables import RandomSubstitution, Verbatim

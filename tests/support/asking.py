@@ -18,9 +18,8 @@ import numpy as np
 from client.device.ask import Predictions
 from client.device.ask import ask as ask_model
 from client.models.encoder import Encoder
-from client.node import load_node, write_node
+from client.node import write_node
 from client.policy import Policy
-from client.store.ledger import LedgerRow
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import generate_keys
 from mechanisms.messages.wire import record_to_bytes, request_to_record
@@ -145,11 +144,6 @@ def question(request: Request) -> bytes:
 
 def ask(world: World, node: Path, sentences: list[str], address: str, **more: Any) -> Predictions:
     return ask_model(node, sentences, server=address, root_certificates=world.ca, **more)
-
-
-def charged(node: Path) -> list[LedgerRow]:
-    with load_node(node).ledger("") as ledger:
-        return ledger.rows()
 
 
 def answered(n: int = 1, classes: tuple[str, ...] = CLASSES) -> bytes:

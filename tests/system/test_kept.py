@@ -72,9 +72,10 @@ def test_a_node_goes_on_under_its_policy(kept: Path) -> None:
     """What is left of a budget is what the ledger says: an embedding of 10π does not fit twice into 32."""
     node = kept / "release-once" / "nodes" / "1"
     assert len(load_node(node).shard("train")) == 30
-    again = request(encoder=ENCODER, mean=np.zeros(WIDTH, np.float32), m1=np.eye(WIDTH, 4, dtype=np.float32))
+    maps = {"encoder": ENCODER, "mean": np.zeros(WIDTH, np.float32), "m1": np.eye(WIDTH, 4, dtype=np.float32)}
+    again = request(arm="embedding-and-label", **maps)
     with pytest.raises(Refused, match="budget"):
-        ask(node, again, arm="embedding-and-label")
+        ask(node, again)
 
 
 @pytest.mark.parametrize("run", ["release-once", "statistics"])

@@ -11,11 +11,10 @@ import pytest
 from flwr.app import Message
 
 from client.app import respond
-from client.models.embeddings import TableEmbeddings, embeddings_path
+from client.models.embeddings import TableEmbeddings, Tables, embeddings_path
 from client.node import load_node, write_node
 from client.shard import Shard, write_shard
 from client.store.ledger import Ledger, LedgerRow
-from client.store.tables import Tables
 from mechanisms.messages.refusals import REFUSALS
 from simulations.transport import node_store as transport
 from simulations.transport.node_store import Files, Lent, NodeStore, answer, packed

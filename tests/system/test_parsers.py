@@ -279,14 +279,14 @@ def _fleets(folder: Path) -> Target:
         bounded = fleet.BoundedTransport(fleet.context_for("superlink"), fleet._LARGER)
         bounded._inner = saying(data[1:])
         line._client._client = httpx.Client(transport=bounded, timeout=1, follow_redirects=False)
-        line._client._signed.offset *= 0
+        line._client.offset *= 0
         try:
             calls[data[0] % len(calls) if data else 0]()
         except fleet.Rejected:
-            assert line._client._signed.offset.total_seconds() == 0
+            assert line._client.offset.total_seconds() == 0
             return "rejected"
         finally:  # whatever it has said of the time, tomorrow's question can be signed too
-            fleet._now() + line._client._signed.offset + timedelta(days=1)
+            fleet._now() + line._client.offset + timedelta(days=1)
         return "accepted"
 
     return Target("fleets", run, (), (fleet.Lost, fleet.Rejected, fleet.Unusable))

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from client.models import language_models, texts
+from client.draw import draw_texts
+from client.models import language_models
 from client.models import vocabulary as vocabularies
 from client.models.tokens import padded_word_ids
 from client.node import NODE
@@ -171,7 +172,7 @@ def redrawn(
 ) -> IntArray:
     """Return simulated releases of n texts, (n, L)."""
     streams = SimulationStreams(target.seed)
-    draws = texts.draw(text, lines, users, records, streams=streams, stage=stage, masked_lm=masked_lm)
+    draws = draw_texts(text, lines, users, records, streams=streams, stage=stage, masked_lm=masked_lm)
     return draws.astype(np.int64)
 
 

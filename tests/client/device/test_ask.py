@@ -22,6 +22,7 @@ from client.store.questions import FIRST_RECORD, QuestionRecords
 from mechanisms.messages.wire import record_from_bytes, reply_from_record, sealed_from_record
 from server.predict import MOST, Predictor
 from sottovoce.deployment.predict import serving
+from tests.support.answers import ledger_rows
 from tests.support.asking import (
     CLASSES,
     COST,
@@ -29,7 +30,6 @@ from tests.support.asking import (
     SENTENCE,
     World,
     ask,
-    charged,
     honest,
     http,
     question,
@@ -44,7 +44,7 @@ def test_the_prediction_is_that_of_the_maps_for_the_released_row(world: World, t
     node, model = world.device(tmp_path / "node", sealed=sealed), world.model(sealed=sealed)
     with serving(model, **world.pair) as address:
         found = ask(world, node, [SENTENCE], address)
-    row, grid = charged(node)[0], model.request.named("embedding").mechanism.grid
+    row, grid = ledger_rows(node)[0], model.request.named("embedding").mechanism.grid
     z = grid.decode(np.frombuffer(row.payload, model.request.named("embedding").payload_form[1])[None, :])
     assert found.probabilities[0].argmax() == model.maps.predict(z)[0] and found.classes == CLASSES
     digest = model.request.digest("embedding")
@@ -56,7 +56,7 @@ def test_a_sentence_that_is_asked_about_again_repeats_its_release_at_no_cost(wor
     with honest(world) as server:
         first, other, again = (ask(world, node, [s], server.address) for s in (SENTENCE, "a bad book", SENTENCE))
     assert (first.charged, other.charged, again.charged) == (1, 1, 0)
-    assert len(charged(node)) == 2 and again.spent == other.spent == pytest.approx(2 * COST)
+    assert len(ledger_rows(node)) == 2 and again.spent == other.spent == pytest.approx(2 * COST)
     sent = [request for request in server.received if request.startswith(b"POST")]
     assert sent[0] == sent[2] != sent[1]
 
@@ -69,11 +69,11 @@ def test_another_question_counts_on_the_same_record(world: World, node: Path) ->
     moved = Predictor(world.request(m1=other.m1), other, CLASSES)
     with serving(moved, **world.pair) as address, pytest.raises(ValueError, match="1 of the sentences was asked about"):
         ask(world, node, [SENTENCE], address)
-    assert len(charged(node)) == 1
+    assert len(ledger_rows(node)) == 1
     wide = world.device(node, replace(POLICY, embedding=64.0))
     with serving(moved, **world.pair) as address:
         assert ask(world, wide, [SENTENCE], address).charged == 1
-    assert [row.record for row in charged(node)] == [FIRST_RECORD, FIRST_RECORD]
+    assert [row.record for row in ledger_rows(node)] == [FIRST_RECORD, FIRST_RECORD]
 
 
 def test_nothing_but_the_release_leaves(world: World, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_sentences_that_are_alike_are_sent_once_and_in_few_messages(world: World
     sentences = [f"{i % 300} film" for i in range(700)] + ["", "  "]
     with serving(model, **world.pair) as address:
         found = ask(world, node, sentences, address)
-    assert found.charged == 300 and found.probabilities.shape == (300, len(CLASSES)) and len(charged(node)) == 300
+    assert found.charged == 300 and found.probabilities.shape == (300, len(CLASSES)) and len(ledger_rows(node)) == 300
     assert found.rows.tolist() == [i % 300 for i in range(700)] + [-1, -1]
     new = "300 sentences are new, at ε = 31.42 at worst each; the policy allows 318"
     assert lines == [new]
@@ -124,13 +124,13 @@ def test_it_is_charged_before_it_leaves(world: World, node: Path) -> None:
     seen: list[int] = []
 
     def dies(body: bytes) -> None:
-        seen.append(len(charged(node)))
+        seen.append(len(ledger_rows(node)))
 
     with honest(world, dies) as server, pytest.raises(ValueError, match=r"broke the connection off.*1 sentence was c"):
         ask(world, node, [SENTENCE], server.address)
-    assert seen == [1] and len(charged(node)) == 1
+    assert seen == [1] and len(ledger_rows(node)) == 1
     assert ask(world, node, [SENTENCE], world.address).charged == 0
-    assert len(charged(node)) == 1
+    assert len(ledger_rows(node)) == 1
 
 
 # -- users, records, policies -----------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def test_whose_sentence_it_is(world: World, node: Path) -> None:
     with pytest.raises(ValueError, match=r"holds 2 users \(4, 9\); say by --user"):
         at(["two"])
     at(["two"], user=9)
-    assert [(row.user, row.record) for row in charged(node)] == [(4, FIRST_RECORD), (9, FIRST_RECORD)]
+    assert [(row.user, row.record) for row in ledger_rows(node)] == [(4, FIRST_RECORD), (9, FIRST_RECORD)]
     shard(node, [9], [FIRST_RECORD])
     with pytest.raises(ValueError, match="has a record numbered"):
         at(["three"])
@@ -181,7 +181,7 @@ def test_a_question_that_is_not_answered(
         pytest.raises(ValueError, match=f"{line}.*; nothing was charged$"),
     ):
         ask(world, node, [SENTENCE], server.address)
-    assert not charged(node) and len(server.received) == 1
+    assert not ledger_rows(node) and len(server.received) == 1
 
 
 def test_what_the_total_allows_is_said_before_the_first_charge(world: World, node: Path) -> None:
@@ -190,7 +190,7 @@ def test_what_the_total_allows_is_said_before_the_first_charge(world: World, nod
     left = r"ε = 68\.58, δ = .* and 9,999 releases are left, enough for 2; nothing was"
     with pytest.raises(ValueError, match=f"3 sentences are new, .* {left}"):
         ask(world, node, ["one", "two", "three", "four"], world.address)
-    assert len(charged(node)) == 1
+    assert len(ledger_rows(node)) == 1
     assert ask(world, node, ["one", "two", "three"], world.address).charged == 2
 
 
@@ -217,7 +217,7 @@ def test_without_the_numbers_no_release_goes_for_another_sentence(world: World, 
     ask(world, node, ["one", "two"], world.address)
     (node / "asked.sqlite").unlink()
     assert ask(world, node, ["three", "one"], world.address).charged == 2
-    assert [row.record - FIRST_RECORD for row in charged(node)] == [0, 1, 2, 3]
+    assert [row.record - FIRST_RECORD for row in ledger_rows(node)] == [0, 1, 2, 3]
 
 
 def test_several_at_once_share_numbers_and_budget(world: World, node: Path) -> None:
@@ -234,7 +234,7 @@ def test_several_at_once_share_numbers_and_budget(world: World, node: Path) -> N
 
     with ThreadPoolExecutor(4) as pool:
         said = list(pool.map(one, texts))
-    rows = charged(node)
+    rows = ledger_rows(node)
     assert sorted(row.record for row in rows) == [row.record for row in rows] and len({r.record for r in rows}) == 8
     lines = [line for line in said if line]  # found out when it is counted, or when another was charged meanwhile
     assert all("policy's total" in line or "budget does not cover" in line for line in lines)
@@ -250,10 +250,10 @@ def test_a_crash_between_numbering_and_charging_leaves_the_number_to_its_sentenc
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("client.device.ask.Sanitizer.answer", crash)
         ask(world, node, ["one"], world.address)
-    assert not charged(node)
+    assert not ledger_rows(node)
     ask(world, node, ["two"], world.address)
     ask(world, node, ["one"], world.address)
-    assert [row.record - FIRST_RECORD for row in charged(node)] == [0, 1]
+    assert [row.record - FIRST_RECORD for row in ledger_rows(node)] == [0, 1]
     with QuestionRecords(node) as numbers:
         assert numbers.record_numbers(0, [asking.sentence_hash("one")]).tolist() == [FIRST_RECORD]
 
@@ -280,7 +280,7 @@ def test_a_full_disk(world: World, node: Path, monkeypatch: pytest.MonkeyPatch) 
         patch.setattr(QuestionRecords, "__init__", full)
         with pytest.raises(ValueError, match=r"asked\.sqlite: cannot be used .*full.*; nothing was charged"):
             ask(world, node, [f"film {i}" for i in range(200)], world.address)
-    assert len(charged(node)) == 1
+    assert len(ledger_rows(node)) == 1
     assert ask(world, node, ["one", "two"], world.address).charged == 1
 
 
@@ -295,7 +295,7 @@ def test_a_witness_that_cannot_be_written_is_counted(world: World, node: Path, m
         with pytest.raises(ValueError, match=r"No space left.*; 1 sentence was charged"):
             ask(world, node, ["one"], server.address)
     assert not any(request.startswith(b"POST") for request in server.received)
-    assert len(charged(node)) == 1
+    assert len(ledger_rows(node)) == 1
 
 
 def test_a_server_that_is_not_there_or_another_one(world: World, node: Path, tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_a_server_that_is_not_there_or_another_one(world: World, node: Path, tmp
     for bad in ("http://x:1", "x", "https://", "https://u:p@x", "https://x/path", "https://x:999999", "https://\x00"):
         with pytest.raises(ValueError, match="is no address of a server"):
             ask(world, node, [SENTENCE], bad)
-    assert not charged(node)
+    assert not ledger_rows(node)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_a_question_that_is_none(world: World, node: Path, answer: bytes | None)
         ask(world, node, [SENTENCE], server.address)
     said = str(error.value)
     assert server.address in said and "\n" not in said and len(said) < 300
-    assert not charged(node)
+    assert not ledger_rows(node)
 
 
 def test_answers_that_are_none(world: World, node: Path) -> None:
@@ -375,4 +375,4 @@ def test_answers_that_are_none(world: World, node: Path) -> None:
             with pytest.raises(ValueError, match=r"; (1 sentence was|nothing was) charged") as error:
                 ask(world, node, [SENTENCE], server.address)
             assert "\n" not in str(error.value) and len(str(error.value)) < 300
-    assert len(charged(node)) == 1
+    assert len(ledger_rows(node)) == 1

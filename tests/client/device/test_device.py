@@ -12,7 +12,6 @@ import pytest
 from flwr.app import RecordDict
 
 from client.app import answer
-from client.device.bundle import Bundle
 from client.device.fleet import Fleet, Lost
 from client.device.https import MODEL, Server, ServerError
 from client.device.statement import describe_release, format_statement, read_statement
@@ -29,16 +28,11 @@ from sottovoce.deployment.certificates import make_keys
 from sottovoce.deployment.predict import serving
 from sottovoce.deployment.shuffler_client import Shuffler
 from tests.simulations.shuffler.test_replies import grid_of
-from tests.support.asking import CLASSES, COST, SENTENCE, World, answered, charged, honest, http
+from tests.support.answers import ledger_rows
+from tests.support.asking import CLASSES, COST, SENTENCE, World, answered, honest, http
 from tests.support.clients import make_node, request
 from tests.support.devices import PUBLISHER, make_bundle, on_a_device
 from tests.support.fake_superlink import Fake
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return make_bundle(tmp_path_factory.mktemp("device"))
-
 
 # -- ledger -----------------------------------------------------------------------------------------------------------
 
@@ -189,11 +183,11 @@ def test_a_file_comes_whole_or_not_at_all_and_goes_on_at_no_further_cost(
         assert command(world, server.address, node, "--file", file, "--out", out) == 2
     complaint = capsys.readouterr().err.splitlines()[-1]
     assert "300 sentences were charged (ε = 31.42 at worst each), and cost nothing when" in complaint
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "node"] and len(charged(node)) == 300
-    before = charged(node)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "node"] and len(ledger_rows(node)) == 300
+    before = ledger_rows(node)
     assert command(world, world.address, node, "--file", file, "--out", out, "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["charged"] == 0 and found["lines"] == 300 and charged(node) == before
+    assert found["charged"] == 0 and found["lines"] == 300 and ledger_rows(node) == before
     assert len(out.read_text().splitlines()) == 301
 
 
@@ -223,7 +217,7 @@ def test_bad_input_ends_in_one_line(world, node, tmp_path, options, line, monkey
     assert line.rstrip(": ") in said.err.splitlines()[-1] and said.out == ""
     assert sorted(os.listdir(tmp_path)) == here
     assert not (node / "ledger.sqlite").exists()  # before `charged` opens one
-    assert charged(node) == []
+    assert ledger_rows(node) == []
 
 
 def test_install_and_ask_where_a_device_alone_is_installed(world: World, tmp_path: Path) -> None:

@@ -29,11 +29,12 @@ from client.device import fleet, serve
 from client.device.fleet import assemble
 from client.device.https import MAX_SMALL, BoundedTransport, Unusable
 from client.device.serve import MARK
-from client.node import load_node, write_node
+from client.node import write_node
 from client.policy import Policy
 from mechanisms.messages.refusals import REFUSALS
 from sottovoce.cli import main as cli
 from sottovoce.deployment import certificates
+from tests.support.answers import ledger_rows
 from tests.support.clients import make_node, message, request
 from tests.support.fake_superlink import FAB, NODE, Fake, Served, objects
 
@@ -143,11 +144,6 @@ def device(fake, keys, tmp_path):
         one.end()
 
 
-def charged(tmp_path):
-    with load_node(tmp_path / "node").ledger("") as ledger:
-        return len(ledger.rows())
-
-
 def test_a_request_is_answered_and_charged(fake, device, tmp_path):
     """And how long the answer took is not told."""
     sent = []
@@ -155,7 +151,7 @@ def test_a_request_is_answered_and_charged(fake, device, tmp_path):
     fake.says["push-messages"] = lambda body: sent.append(PushMessagesRequest.FromString(body)) or b""
     device().until(lambda: sent)
     assert not fake.replies[0].HasField("error") and not sent[0].clientapp_runtime_list
-    assert charged(tmp_path) == 16
+    assert len(ledger_rows(tmp_path / "node")) == 16
     assert fake.asked["confirm-message-received"] == 1
 
 
@@ -171,7 +167,7 @@ def test_other_code_is_refused_and_the_request_not_even_fetched(fake, device, tm
     (reply,) = fake.replies
     assert (reply.error.code, reply.error.reason) == REFUSALS["code"]
     assert fake.asked["pull-object"] == 0
-    assert charged(tmp_path) == 0
+    assert not ledger_rows(tmp_path / "node")
 
 
 HOSTILE = {
@@ -208,7 +204,7 @@ def test_damaged_objects_are_survived(fake, device, tmp_path):
     fake.send(message(request(arm="")), damage=lambda data: data[: len(data) // 2])
     served = device()
     served.until(lambda: fake.replies)
-    assert charged(tmp_path) == 0
+    assert not ledger_rows(tmp_path / "node")
     assert [(r.error.code, r.error.reason) for r in fake.replies] == [REFUSALS["malformed"]]
     fake.send(message(request(arm="")))
     served.until(lambda: len(fake.replies) == 2)
@@ -236,7 +232,7 @@ def test_a_message_that_never_comes_whole_is_refused(fake, device, monkeypatch, 
     fake.says["pull-object"] = PullObjectResponse(object_found=True).SerializeToString()
     device().until(lambda: fake.replies)
     assert (fake.replies[0].error.code, fake.replies[0].error.reason) == REFUSALS["malformed"]
-    assert charged(tmp_path) == 0
+    assert not ledger_rows(tmp_path / "node")
 
 
 def test_a_superlink_that_is_busy_or_goes_away_is_asked_again(fake, device):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -11,8 +12,9 @@ import sys
 import threading
 import time
 import zipfile
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,23 +22,14 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.cli.build import build_fab_from_files
 
 from client.device.code import installed
-from client.device.fleet import Fleet, Unusable
+from client.device.fleet import Fleet
+from client.device.https import Unusable
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.wire import reply_from_record, request_to_record
 from sottovoce.deployment import superlink
+from tests.support.answers import ledger_rows
 from tests.support.clients import make_node, request
-from tests.support.deployments import wait_until
-from tests.support.serving import (
-    ask,
-    charged,
-    children,
-    listens,
-    payloads,
-    rows,
-    run_of,
-    serving,
-    wait_for,
-)
+from tests.support.deployments import running, wait_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -45,33 +38,63 @@ pytestmark = [
 ]
 
 
+@contextmanager
+def run_of(link, fab):
+    """The Grid of a new run."""
+    run = superlink.start_run(link.address, link.ca, fab)
+    grid = superlink.acquire_grid(link.address, link.ca, link.secret, run_id=run)
+    try:
+        yield grid
+    finally:
+        superlink.finish(grid)
+
+
+@contextmanager
+def serving(link, node, key, grid, node_id):
+    """The command that serves a device's folder, once the run knows of it. Its log is beside the folder."""
+    command = [Path(sys.executable).with_name("sottovoce"), "device", "serve", node, "--superlink", link.address]
+    command += ["--root-certificates", link.ca, "--key", key]
+    with running([*map(str, command)], log=node.with_suffix(".log")) as process:
+        wait_until(lambda: node_id in grid.get_node_ids(), process)
+        yield process
+
+
+def ask(grid, node_id):
+    """The records of the one node's reply, or its error."""
+    asked = request_to_record(request(arm=""))
+    ((node, record, error),) = superlink.ask(grid, asked, {node_id: 2**26}, timeout=60)
+    assert node == node_id
+    return record if error is None else error
+
+
+def listens(process):
+    """Whether a process has a socket that listens."""
+    sockets = {os.readlink(p) for p in Path(f"/proc/{process.pid}/fd").iterdir() if p.exists() or p.is_symlink()}
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
+    return any(f"socket:[{line[9]}]" in sockets for line in lines if line[3] == "0A")
+
+
 def test_a_served_device_answers_through_the_superlink(link, fab, tmp_path):
     key, node_id = link.node(tmp_path / "keys")
     node = make_node(tmp_path / "node", seed=None)
     with run_of(link, fab) as grid:
-        with serving(link, node, key) as process:
-            wait_for(grid, node_id, process)
+        with serving(link, node, key, grid, node_id) as process:
             record = ask(grid, node_id)
-            assert len(reply_from_record(record)) == 8
-            assert charged(node) == payloads(record)
-            assert ask(grid, node_id) == record  # again: the same bytes
-            assert len(rows(node)) == 16
-            assert not children(process)
+            reply, rows = reply_from_record(record), ledger_rows(node)
+            assert len(reply) == 8 and len(rows) == 16
+            for release in reply.releases:
+                (payload,) = release.payload.values()
+                assert payload.tobytes() == b"".join(row.payload for row in rows if row.channel == release.channel)
+            assert ask(grid, node_id) == record and ledger_rows(node) == rows  # again: the same bytes
+            assert not Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
             assert not listens(process)
-            process.send_signal(signal.SIGINT)  # as Ctrl-C; the tests below end it by SIGTERM
+            process.send_signal(signal.SIGINT)  # as Ctrl-C; the test below ends it by SIGTERM
             assert process.wait(30) == 0
-        wait_until_gone(grid, node_id)
-    lines = process.log.read_text().splitlines()
-    assert len(lines) == 3
-    assert re.search(f"node {node_id} at {link.address}$", lines[0])
-
-
-def wait_until_gone(grid, node_id):
-    """A busy SuperLink hears it late; a node that has said nothing is there for a minute."""
-    end = time.monotonic() + 40
-    while node_id in grid.get_node_ids():
+        end = time.monotonic() + 40  # late on a busy machine; silent nodes stay for a minute
+        wait_until(lambda: node_id not in grid.get_node_ids())
         assert time.monotonic() < end
-        time.sleep(0.05)
+    lines = node.with_suffix(".log").read_text().splitlines()
+    assert len(lines) == 3 and re.search(f"node {node_id} at {link.address}$", lines[0])
 
 
 def test_a_run_that_ships_other_code_is_refused_and_its_code_never_runs(link, fab, tmp_path):
@@ -82,14 +105,11 @@ def test_a_run_that_ships_other_code_is_refused_and_its_code_never_runs(link, fa
     shipped = build_fab_from_files({"pyproject.toml": about, **files})[0]
     key, node_id = link.node(tmp_path / "keys")
     node = make_node(tmp_path / "node", seed=None)
-    with serving(link, node, key) as process:
-        with run_of(link, shipped) as grid:
-            wait_for(grid, node_id, process)
-            assert ask(grid, node_id) == f"code {REFUSALS['code'][0]}"
-            assert not ran.exists()
-            assert not (node / "ledger.sqlite").exists()
-        with run_of(link, fab) as grid:
-            assert len(reply_from_record(ask(grid, node_id))) == 8
+    with run_of(link, shipped) as grid, serving(link, node, key, grid, node_id):
+        assert ask(grid, node_id) == f"code {REFUSALS['code'][0]}"
+        assert not ran.exists() and not (node / "ledger.sqlite").exists()
+        with run_of(link, fab) as ours:
+            assert len(reply_from_record(ask(ours, node_id))) == 8
     assert not ran.exists()
     zipfile.ZipFile(io.BytesIO(shipped)).extractall(tmp_path / "shipped")
     subprocess.run([sys.executable, "-c", "import client.app"], cwd=tmp_path / "shipped", check=False)

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client.models.embeddings import TableEmbeddings, embeddings_path, read_embeddings, write_embeddings
-from client.store.tables import Tables
+from client.models.embeddings import TableEmbeddings, Tables, embeddings_path, read_embeddings, write_embeddings
 from client.store.text_column import TextColumn
 
 
@@ -133,22 +132,17 @@ def test_a_torn_column_is_refused_without_a_word_of_it(tmp_path: Path) -> None:
 
 
 def test_embeddings_of_a_file_and_of_shared_tables(tmp_path: Path) -> None:
-    values = np.random.default_rng(1).normal(size=(20, 5)).astype(np.float32)
-    np.save(tmp_path / "a.npy", values[:12])
-    np.save(tmp_path / "b.npy", values[12:])
-    tables = Tables((tmp_path / "a.npy", tmp_path / "b.npy"))
-    rows = np.array([19, 0, 0, 13, 11])
+    paths, values = write(tmp_path, 12, 8, width=5)
+    tables, rows = Tables(paths), np.array([19, 0, 0, 13, 11])
     write_embeddings(tmp_path, "train", "e", TableEmbeddings(tables, rows))
     write_embeddings(tmp_path, "test", "e", values[rows])
     assert embeddings_path(tmp_path, "train", "e").stat().st_size < 200  # the numbers alone
     for split in ("train", "test"):
-        found = read_embeddings(tmp_path, split, "e", 5)
-        assert found is not None and found.width == 5
+        found, fewer = (read_embeddings(tmp_path, split, "e", n) for n in (5, 4))  # somebody is adding a fifth behind
+        assert found is not None and found.width == 5 and fewer is not None
         np.testing.assert_array_equal(found.take(np.array([4, 0, 2])), values[rows[[4, 0, 2]]])
-        assert found.take(np.zeros(0, np.int64)).shape == (0, 5)
-        fewer = read_embeddings(tmp_path, split, "e", 4)  # somebody is adding a fifth behind them
-        assert fewer is not None
         np.testing.assert_array_equal(fewer.take(np.arange(4)), values[rows[:4]])
+        assert found.take(np.zeros(0, np.int64)).shape == (0, 5)
         with pytest.raises(ValueError, match="does not fit"):
             read_embeddings(tmp_path, split, "e", 6)
     assert read_embeddings(tmp_path, "train", "other", 5) is None
@@ -163,35 +157,22 @@ def test_embeddings_of_a_file_and_of_shared_tables(tmp_path: Path) -> None:
             write_embeddings(tmp_path, "train", "e", wrong)
 
 
-IDENTITY = "ab" * 32
-
-
-def rows_of(folder: Path) -> tuple[TableEmbeddings, np.ndarray]:
-    """Seven rows of two tables, and what they are."""
-    folder.mkdir()
-    whole = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
-    np.save(folder / "a.npy", whole[:30])
-    np.save(folder / "b.npy", whole[30:])
-    rows = np.array([3, 49, 0, 30, 29, 3, 7])
-    return TableEmbeddings(Tables((folder / "a.npy", folder / "b.npy")), rows), whole[rows]
-
-
 @pytest.mark.parametrize("links", [True, False])
 def test_a_node_moves_and_its_tables_may_go(tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, values = rows_of(tmp_path / "cache")
+    for folder in ("cache", "node"):
+        (tmp_path / folder).mkdir()
+    paths, whole = write(tmp_path / "cache", 30, 20)
+    rows, node = np.array([3, 49, 0, 30, 29, 3, 7]), tmp_path / "node"
     if not links:  # as between two file systems
 
         def refuse(*_: object) -> None:
             raise OSError(18, "Invalid cross-device link")
 
         monkeypatch.setattr(os, "link", refuse)
-    node = tmp_path / "node"
-    node.mkdir()
     for _ in range(2):  # a run that goes on may write them again
-        write_embeddings(node, "train", IDENTITY, rows)
+        write_embeddings(node, "train", "ab" * 32, TableEmbeddings(Tables(paths), rows))
     shutil.rmtree(tmp_path / "cache")
     node = node.rename(tmp_path / "moved")
-    found = read_embeddings(node, "train", IDENTITY, len(values))
-    assert found is not None and found.width == 4
-    assert found.take(np.arange(7)).tobytes() == values.tobytes()
+    found = read_embeddings(node, "train", "ab" * 32, 7)
+    assert found is not None and found.take(np.arange(7)).tobytes() == whole[rows].tobytes()
     assert len(list(node.glob("*.table-*.npy"))) == (2 if links else 0)

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.models.embeddings import TableEmbeddings
+from client.models.embeddings import TableEmbeddings, Tables
 from client.shard import Shard
-from client.store.tables import Tables
 from mechanisms.messages.request import Request
 from simulations.experiment import Experiment
 from simulations.run import partition

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.models import language_models, texts
+from client.models import language_models
 from client.models.tokens import padded_word_ids
 from client.node import load_node
 from client.policy import Policy, Refused
@@ -158,7 +158,7 @@ def test_a_cohort_answers_as_its_users_would_alone(
 ) -> None:
     results = []
     for per_node, together in ((7, 3), (1, 2**14)):
-        monkeypatch.setattr(texts, "_TEXTS", together)
+        monkeypatch.setattr("client.draw._TEXTS", together)
         people = {"users": 20, "users-per-node": per_node}
         study = text_study(shared, *map(arm, ("santext", "random")), population=people, training={"epochs": 1})
         folder = tmp_path / str(per_node)

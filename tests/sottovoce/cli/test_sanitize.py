@@ -126,7 +126,7 @@ def test_parquet() -> None:
 
 def test_memory_does_not_grow_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten times the rows in at most 1 MiB more; were they kept, 10,000 rows of 200 characters would need 2 MiB."""
-    monkeypatch.setattr("client.models.texts._TEXTS", 256)
+    monkeypatch.setattr("client.draw._TEXTS", 256)
 
     def peak(rows: int) -> int:
         with open("in.txt", "w") as file:
@@ -162,7 +162,7 @@ def test_results_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch, capsys
     Path("in.txt").write_text("\n".join(TEXTS * 10))
     found = []
     for at_once in (1, 7, 2**14):
-        monkeypatch.setattr("client.models.texts._TEXTS", at_once)
+        monkeypatch.setattr("client.draw._TEXTS", at_once)
         run(*SANTEXT, "--in", "in.txt", "--seed", "1")
         found.append(capsys.readouterr().out)
     assert found[0] == found[1] == found[2]
