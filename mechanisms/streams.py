@@ -170,27 +170,6 @@ class SeededUniforms:
         return self._rows.further(rows, k)
 
 
-class SecureUniforms:
-    """Rows drawn from the operating system's secure generator. See SecureStreams."""
-
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-
-    def uniform(self, rows: int, k: int) -> FloatArray:
-        """Return (rows, k) float64 in (0, 1).
-
-        Raises:
-            ValueError: `rows` is not the number of rows of the streams.
-        """
-        _check_request(rows, k, self._rows)
-        return self.further(np.arange(rows), k)
-
-    def further(self, rows: IntArray, k: int) -> FloatArray:
-        """Return fresh uniforms of these rows, (len(rows), k)."""
-        words = np.frombuffer(bytearray(os.urandom(8 * len(rows) * k)), dtype=np.uint64)
-        return _midpoints(words).reshape(len(rows), k)
-
-
 @dataclass(frozen=True)
 class SimulationStreams:
     """Reproducible streams: a function only of (seed, purpose, stage, channel, step, user, record).
@@ -224,8 +203,31 @@ class SimulationStreams:
         return SimulatedUniforms(key, users, records)
 
 
+class SecureUniforms:
+    """Rows drawn from the operating system's secure generator. See SecureStreams."""
+
+    _rows: int | None = None
+
+    def __init__(self, rows: int | None = None) -> None:
+        self._rows = rows
+
+    def uniform(self, rows: int, k: int) -> FloatArray:
+        """Return (rows, k) float64 in (0, 1).
+
+        Raises:
+            ValueError: `rows` is not the number of rows of the streams.
+        """
+        _check_request(rows, k, rows if self._rows is None else self._rows)
+        return self.further(np.arange(rows), k)
+
+    def further(self, rows: IntArray, k: int) -> FloatArray:
+        """Return fresh uniforms of these rows, (len(rows), k)."""
+        words = np.frombuffer(bytearray(os.urandom(8 * len(rows) * k)), dtype=np.uint64)
+        return _midpoints(words).reshape(len(rows), k)
+
+
 @dataclass(frozen=True)
-class SecureStreams:
+class SecureStreams(SecureUniforms):
     """The operating system's secure generator (os.urandom), for devices. It takes no seed.
 
     It is also a source itself: `mechanism.sample(x, rng=SecureStreams())` draws once for each row of x.
@@ -238,14 +240,6 @@ class SecureStreams:
         """
         users, _ = _check_rows(users, records)
         return SecureUniforms(len(users))
-
-    def uniform(self, rows: int, k: int) -> FloatArray:
-        """Return (rows, k) float64 in (0, 1)."""
-        return SecureUniforms(rows).uniform(rows, k)
-
-    def further(self, rows: IntArray, k: int) -> FloatArray:
-        """Return fresh uniforms of these rows, (len(rows), k)."""
-        return SecureUniforms(len(rows)).further(rows, k)
 
 
 class _GeneratorUniforms:

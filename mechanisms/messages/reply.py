@@ -10,6 +10,12 @@ from mechanisms.arrays import BoolArray, IntArray
 from mechanisms.messages.release import Release
 
 
+def require_ids(owner: str, *ids: object) -> None:
+    """Raise ValueError unless these are int64 arrays of one axis."""
+    if not all(isinstance(array, np.ndarray) and array.dtype == np.int64 and array.ndim == 1 for array in ids):
+        raise ValueError(f"{owner}: users and records must be int64 arrays of one axis")
+
+
 @dataclass(frozen=True, eq=False)
 class Reply:
     """Stacked releases of one node, row i of each belonging to record records[i] of user users[i].
@@ -25,9 +31,7 @@ class Reply:
     releases: tuple[Release, ...]
 
     def __post_init__(self) -> None:
-        for ids in (self.users, self.records):
-            if not (isinstance(ids, np.ndarray) and ids.dtype == np.int64 and ids.ndim == 1):
-                raise ValueError("reply: users and records must be int64 arrays of one axis")
+        require_ids("reply", self.users, self.records)
         lengths = {len(self.users), len(self.records), *map(len, self.releases)}
         if len(lengths) != 1:
             raise ValueError("reply: users, records and releases differ in their number of rows")

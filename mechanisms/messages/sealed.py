@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from mechanisms.arrays import BoolArray, IntArray
 from mechanisms.messages.questions import Question
 from mechanisms.messages.release import Release
-from mechanisms.messages.reply import Reply
+from mechanisms.messages.reply import Reply, require_ids
 from mechanisms.messages.request import Request
 from mechanisms.messages.signature import public_of, sign, verified
 
@@ -64,9 +64,7 @@ class Sealed:
     signature: bytes = b""
 
     def __post_init__(self) -> None:
-        for ids in (self.users, self.records):
-            if not (isinstance(ids, np.ndarray) and ids.dtype == np.int64 and ids.ndim == 1):
-                raise ValueError("sealed: users and records must be int64 arrays of one axis")
+        require_ids("sealed", self.users, self.records)
         if not (isinstance(self.rows, np.ndarray) and self.rows.dtype == np.uint8 and self.rows.ndim == 2):
             raise ValueError("sealed: rows must be a uint8 array of two axes")
         if len({len(self.users), len(self.records), len(self.rows)}) != 1:
@@ -82,13 +80,18 @@ def generate_keys() -> tuple[bytes, bytes]:
     return key.private_bytes_raw(), key.public_key().public_bytes_raw()
 
 
-def require_public_key(key: bytes) -> None:
-    """Check that releases can be sealed to this key.
+def require_public_key(key: bytes) -> X25519PublicKey:
+    """Return a key to which releases can be sealed.
 
     Raises:
         ValueError: It is no public key.
     """
-    _public(key)
+    try:
+        read = X25519PublicKey.from_public_bytes(key)
+        X25519PrivateKey.generate().exchange(read)  # refuses points of low order, with which everybody shares a secret
+    except (ValueError, TypeError):
+        raise ValueError(f"sealed: these are not the {KEY_BYTES} bytes of a public key") from None
+    return read
 
 
 def key_id(public_key: bytes) -> str:
@@ -135,7 +138,7 @@ def seal(reply: Reply, request: Request, public_key: bytes) -> Sealed:
     Raises:
         ValueError: The reply is to another request, or the key is no public key.
     """
-    info, key = hpke_info(request), _public(public_key)
+    info, key = hpke_info(request), require_public_key(public_key)
     sealed = [SUITE.encrypt(row.tobytes(), key, info) for row in _plaintext_rows(reply, request)]
     rows = np.frombuffer(b"".join(sealed), np.uint8).reshape(len(reply), sealed_bytes(request))
     return Sealed(reply.users, reply.records, rows)
@@ -190,7 +193,7 @@ def envelop(sealed: Sealed, request_id: str, shuffler: bytes, device: bytes) -> 
     Raises:
         ValueError: A key is no key.
     """
-    info, key = _outer_info(request_id, public_of(device)), _public(shuffler)
+    info, key = _outer_info(request_id, public_of(device)), require_public_key(shuffler)
     rows = b"".join(SUITE.encrypt(row.tobytes(), key, info) for row in sealed.rows)
     width = sealed.rows.shape[1] + OVERHEAD
     outer = replace(sealed, rows=np.frombuffer(rows, np.uint8).reshape(len(sealed), width))
@@ -262,15 +265,6 @@ def _plaintext_rows(reply: Reply, request: Request) -> NDArray[np.uint8]:
 def _size(question: Question) -> int:
     _, dtype, shape = question.payload_form
     return dtype.itemsize * math.prod(shape)
-
-
-def _public(key: bytes) -> X25519PublicKey:
-    try:
-        read = X25519PublicKey.from_public_bytes(key)
-        X25519PrivateKey.generate().exchange(read)  # refuses points of low order, with which everybody shares a secret
-    except (ValueError, TypeError):
-        raise ValueError(f"sealed: these are not the {KEY_BYTES} bytes of a public key") from None
-    return read
 
 
 def _private(key: bytes) -> X25519PrivateKey:
