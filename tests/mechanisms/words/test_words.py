@@ -291,10 +291,3 @@ def test_draws_fit_their_probabilities(epsilon, gamma, x):
     draws = Tem(epsilon, WORDS, gamma).sample(np.full(n, x), rng=streams(n))
     for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):
         assert fits(draws, Tem(epsilon * factor, WORDS, gamma).log_probs(np.array([x]))[0]) == right
-
-
-def test_at_its_ends_it_is_uniform_and_santext():
-    np.testing.assert_allclose(Tem(3.0, WORDS, 0.0).log_probs(ALL), -math.log(200), rtol=0, atol=1e-12)
-    whole = Tem(3.0, WORDS, gamma=diameter(WORDS))
-    np.testing.assert_allclose(whole.log_probs(ALL), SanText(3.0, WORDS).log_probs(ALL), rtol=0, atol=1e-12)
-    assert whole.guarantee.worst_case() == pytest.approx(SanText(3.0, WORDS).guarantee.worst_case())
