@@ -343,9 +343,9 @@ def test_a_node_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.M
 
     without_work(monkeypatch)
     (tmp_path / "run").mkdir()
-    whole = study(4, users=32, timeout=30.0)
+    whole = study(4, users=64, timeout=30.0)  # in each of two stages enough users for a batch
     line = run(replace(whole, arms=whole.arms[:1]), tmp_path / "run", engine=engine)["arms"][0]
-    assert line["delivered"] == 24 and line["errors"] == {"no answer": 2}
+    assert line["delivered"] == 48 and line["errors"] == {"no answer": 3}
 
 
 def stop(process: subprocess.Popen[str], moment: str, how: signal.Signals) -> str:
