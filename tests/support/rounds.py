@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -92,9 +92,17 @@ def opened(store: Store, asked: Request, timeout: float = 0.5) -> None:
     )
 
 
-def served(store: Store, nodes: Nodes, asked: Request | None = None) -> Any:
-    """The stage after its round."""
+def served(
+    store: Store,
+    nodes: Nodes | Callable[..., Iterator[Answer]],
+    asked: Request | None = None,
+    *,
+    enrolled: Mapping[int, Enrolled] = ENROLLED,
+    timeout: float = 0.5,
+) -> Any:
+    """The stage after its round, in which a function may answer in place of nodes."""
     asked = wanted() if asked is None else asked
-    opened(store, asked)
-    assert Rounds(store, ENROLLED, nodes.ask, OPENS).work() == 1
+    opened(store, asked, timeout)
+    ask = nodes.ask if isinstance(nodes, Nodes) else nodes
+    assert Rounds(store, enrolled, ask, OPENS).work() == 1
     return store.stage(asked.stage)

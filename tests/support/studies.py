@@ -50,6 +50,11 @@ PRIOR = {"mechanism": "randomized-response-prior", "epsilon": 3.0}
 _MAPS: dict[tuple[bool, bool, int], PublicMaps] = {}
 
 
+def merged(table: dict[str, Any], sections: dict[str, Any]) -> dict[str, Any]:
+    """Return a table with the keys of sections added to, or in place of, its own."""
+    return table | {k: table.get(k, {}) | v if isinstance(v, dict) else v for k, v in sections.items()}
+
+
 def experiment(*arms: dict[str, Any], **sections: dict[str, Any]) -> Experiment:
     """60 users on 6 nodes, 40 test users; sections' keys are added to, or replace, those of the table."""
     table: dict[str, dict[str, Any]] = {
@@ -58,9 +63,7 @@ def experiment(*arms: dict[str, Any], **sections: dict[str, Any]) -> Experiment:
         "shuffle": {"minimum-users": 10},
         "policy": {"embedding": 32.0, "label": 5.0, "accept-unprotected": ["label: public in this test"]},
     }
-    for name, values in sections.items():
-        table[name] = table.get(name, {}) | values
-    return from_table({"name": "small", "seed": 3, "arm": list(arms), **table})
+    return from_table({"name": "small", "seed": 3, "arm": list(arms), **merged(table, sections)})
 
 
 Rows = Sequence[tuple[str, ...]]
@@ -82,9 +85,7 @@ def files_study(folder: Path, train: Rows = (), test: Rows = (), **sections: Any
         "policy": {"embedding": 40.0, "label": 5.0},
         "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
     }
-    for name, values in sections.items():
-        table[name] = table.get(name, {}) | values if isinstance(values, dict) else values
-    return from_table(table)
+    return from_table(merged(table, sections))
 
 
 @dataclass(frozen=True, eq=False)

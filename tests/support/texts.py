@@ -18,7 +18,7 @@ from simulations.artifacts.text_channel import StudyRewriter
 from simulations.corpora.corpus import Corpus
 from simulations.experiment import Experiment, trial_text_of
 from simulations.run.prepare import Held, Holders, Prepared
-from tests.support.studies import PUBLIC, TEST, experiment
+from tests.support.studies import PUBLIC, TEST, experiment, merged
 from tests.support.tiny_models import WORDS, reviews, tiny_bert
 
 TOKENS = 8
@@ -56,8 +56,7 @@ def text_study(shared: Path, *arms: dict[str, Any], **sections: dict[str, Any]) 
         "training": {"protocol": "sanitized-text", "epochs": 2},
         "policy": {"text": 1000.0},
     }
-    for name, values in sections.items():
-        table[name] = table.get(name, {}) | values
+    table = merged(table, sections)
     if table["training"]["protocol"] == "sanitized-text":
         table["training"].setdefault("train-encoder", True)
     return experiment(*arms, **table)

@@ -37,7 +37,16 @@ from simulations.transport.engine import check_address, machine_fault, run_on_fl
 from sottovoce.cli import main as cli
 from sottovoce.deployment.processes import free_port
 from tests.support.paths import ROOT
-from tests.support.studies import PRIOR, PURKAYASTHA, RANDOMIZED, experiment, in_process, ledger_rows, without_work
+from tests.support.studies import (
+    PRIOR,
+    PURKAYASTHA,
+    RANDOMIZED,
+    experiment,
+    in_process,
+    ledger_rows,
+    merged,
+    without_work,
+)
 from tests.support.tiny_models import tiny_bert
 
 pytestmark = pytest.mark.xdist_group("ray")  # Ray takes all cores: one of these at a time
@@ -78,9 +87,7 @@ def table(shared: Path, **sections: Any) -> dict[str, Any]:
         "policy": {"embedding": 32.0, "label": 3.0},
         "arm": ARMS,
     }
-    for name, values in sections.items():
-        whole[name] = whole.get(name, {}) | values if isinstance(values, dict) else values
-    return whole
+    return merged(whole, sections)
 
 
 def bits(out: Path, results: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from mechanisms.vocabulary import NOTHING
 from simulations.analysis.budget import texts_to_price
 from simulations.corpora.builtin import builtin
 from simulations.errors import UserError
-from simulations.experiment import Experiment, from_table, to_toml
+from simulations.experiment import Experiment, to_toml
 from simulations.experiment.ladder import of_experiment
 from simulations.experiment.preflight import check_requests
 from simulations.run.check import check
@@ -24,7 +24,8 @@ from simulations.run.prepare import parts
 from simulations.run.report import data_notes
 from sottovoce.cli import budget as check_command
 from sottovoce.cli import main as cli
-from tests.support.studies import PURKAYASTHA, RANDOMIZED, Rows, files_study
+from tests.support.studies import PURKAYASTHA, RANDOMIZED, Rows, files_study, merged
+from tests.support.studies import experiment as make_experiment
 from tests.support.tiny_models import bert
 
 __all__ = ["bert"]  # a fixture
@@ -43,15 +44,13 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def study(bert: Path, **sections: Any) -> Experiment:
     table: dict[str, Any] = {
         "data": {"public-size": 40, "test-size": 50},
-        "population": {"users": 60},
+        "population": {"users-per-node": "auto"},
         "encoder": {"model": str(bert), "max-length": 24},
         "shuffle": {"minimum-users": 20},
-        "policy": {"embedding": 40.0, "label": 5.0},
-        "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
+        "policy": {"embedding": 40.0, "accept-unprotected": []},
     }
-    for name, values in sections.items():
-        table[name] = table.get(name, {}) | values if isinstance(values, dict) else values
-    return from_table({"name": "small", **table})
+    arms = sections.pop("arm", [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}])
+    return make_experiment(*arms, **merged(table, sections))
 
 
 def test_it_counts_what_the_run_would_work_on_and_leaves_nothing_behind(bert: Path, tmp_path: Path) -> None:
@@ -95,9 +94,7 @@ def by_people(bert: Path, train: dict[str, int], test: dict[str, int], **section
         "arm": [arm],
         "policy": {"vector": 8.0, "answer": 4.0},
     }
-    for name, values in sections.items():
-        made[name] = made.get(name, {}) | values if isinstance(values, dict) else values
-    return files_study(Path("."), owned(train, 1), owned(test, 2), data=data, **made)
+    return files_study(Path("."), owned(train, 1), owned(test, 2), data=data, **merged(made, sections))
 
 
 def test_each_kind_of_user_is_priced_with_their_own_records(bert: Path) -> None:

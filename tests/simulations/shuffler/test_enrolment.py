@@ -12,10 +12,9 @@ import pytest
 from mechanisms.messages import signature
 from simulations.errors import UserError
 from simulations.shuffler.enrolment import _said, read_table, read_tokens, tokens
-from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.store import CLOSED, DISCARDED, Store
 from sottovoce.cli.main import main
-from tests.support.rounds import ONE, OPENS, TWO, Nodes, answer, device, opened, wanted
+from tests.support.rounds import ONE, TWO, Nodes, answer, device, served, wanted
 
 SIGNER, AUTHORITY = signature.generate_keys()
 
@@ -159,7 +158,5 @@ def test_a_crowd_is_of_those_who_are_vouched_for(tmp_path: Path, vouched: int, s
     )
     nodes = Nodes({ONE: answer(request, range(100, 104)), TWO: answer(request, range(104, 108), seed=2)})
     with Store(tmp_path / "store") as store:
-        opened(store, request)
-        Rounds(store, enrolled, nodes.ask, OPENS).work()
-        done = store.stage("train")
-    assert done is not None and (done.users, done.state) == (vouched, state)
+        done = served(store, nodes, request, enrolled=enrolled)
+    assert (done.users, done.state) == (vouched, state)

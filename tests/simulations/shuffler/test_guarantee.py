@@ -126,32 +126,13 @@ def check(door: Door, replies: Sequence[Sequence[Row]], minimum: int, late: froz
 A, B, C = (1, 0, 10), (2, 0, 20), (3, 0, 30)
 
 
-BATCHES: list[tuple[list[list[Row]], int, set[int], list[int]]] = [
-    ([[A, B], [(1, 0, 11)]], 2, set(), [10, 20]),  # twice in two replies
-    ([[A, (1, 0, 11), B]], 2, set(), [10, 20]),  # twice in one
-    ([[A, (1, 0, 11), (1, 1, 12)]], 2, set(), []),  # one user with several records
-    ([[A, B, C]], 2, {2}, [10, 30]),  # one is late
-    ([[A, B]], 2, {2}, []),  # late, and too few without
-    ([[A, B]], 0, {1, 2}, []),  # all are late
-    ([[(1, 0, 7), (2, 0, 7), (3, 0, 7)]], 3, set(), [7, 7, 7]),  # equal rows
-    ([[A]], 2, set(), []),  # a lone user
-    ([[A]], 1, set(), [10]),  # a lone user who is enough
-    ([[], []], 0, set(), []),  # nobody
-]
-
-
-def test_a_batch(door: Door) -> None:
-    for replies, minimum, late, contents in BATCHES:
-        assert sorted(check(door, replies, minimum, frozenset(late)).contents) == contents
-
-
 def test_any_replies(door: Door) -> None:
-    """60 stages of a few users, of whom some send twice, some send late and some are alone."""
+    """60 stages of a few users, of whom some send twice or the same as others, some send late and some are alone."""
     rng = np.random.default_rng(5)
     outcomes = Counter[bool]()
     for _ in range(60):
         sizes = rng.integers(0, 6, rng.integers(0, 5))
-        replies = [[(int(u), int(r), int(m)) for u, r, m in rng.integers(0, (6, 3, 10**6), (n, 3))] for n in sizes]
+        replies = [[(int(u), int(r), int(m)) for u, r, m in rng.integers(0, (6, 3, 9), (n, 3))] for n in sizes]
         late = frozenset(np.flatnonzero(rng.random(6) < 0.3).tolist())
         outcomes[bool(check(door, replies, int(rng.integers(0, 5)), late).contents)] += 1
     assert min(outcomes[True], outcomes[False]) > 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +54,11 @@ class Passing(Fake):
         folder: Path,
         replies: dict[int, RecordDict],
         trees: dict[int, ObjectTree],
-        away: dict[int, int],
+        away: dict[int, int] | None = None,
         silent: dict[int, int] | None = None,
         cut: dict[int, int] | None = None,
     ) -> None:
         super().__init__(folder)
-        self.away = dict(away)
         self.sent = Counter[int]()
         waiting: dict[str, Any] = {}
         parts: dict[str, bytes] = {}
@@ -72,7 +71,7 @@ class Passing(Fake):
                 self.sent[node] += 1
                 if self.sent[node] <= (silent or {}).get(node, 0):
                     continue
-                if self.sent[node] <= self.away.get(node, 0):
+                if self.sent[node] <= (away or {}).get(node, 0):
                     said = create_message_error_unavailable_res_message(about.metadata, "node_unavail")
                 else:
                     said = Message(replies[node], reply_to=about)
@@ -107,95 +106,77 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def grid_of(address: str, ca: Path) -> Any:
-    grid = superlink._grid(address, ca, "token")
-    grid.set_run(run_from_proto(Run(run_id=7)))
-    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 7, 1
-    return grid
+Asked = tuple[list[tuple[int, RecordDict | None, str | None]], Counter[int]]
 
 
 @pytest.fixture
-def hostile(keys: Path) -> Iterator[Passing]:
+def asked(keys: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Asked]:
+    """Ask nodes through a SuperLink that passes replies on: the answers by node, and how often each node was sent to.
+
+    Further settings are the client's, by name.
+    """
+
+    def ask(
+        nodes: Iterable[int],
+        replies: dict[int, RecordDict],
+        trees: dict[int, ObjectTree] | None = None,
+        *,
+        timeout: float,
+        settings: dict[str, float],
+        **faults: dict[int, int],
+    ) -> Asked:
+        for name, value in ({"_POLL": 0.01} | settings).items():
+            monkeypatch.setattr(superlink, name, value)
+        passing = Passing(keys, replies, trees or {}, **faults)
+        grid = superlink._grid(passing.address, keys / "ca.pem", "token")
+        grid.set_run(run_from_proto(Run(run_id=7)))
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 7, 1
+        result = list(superlink.ask(grid, RecordDict(), dict.fromkeys(nodes, 2**20), timeout=timeout))
+        passing.close()
+        return sorted(result, key=lambda one: one[0]), passing.sent
+
+    return ask
+
+
+def test_what_one_node_sends_takes_no_other_nodes_reply_with_it(asked: Callable[..., Asked]) -> None:
     """An honest node between one that announces 4 MB of parts and one that sends far more rows than it may."""
     replies = {HONEST: reply(100), MANY_PARTS: reply(1), MANY_ROWS: reply(30_000)}
-    passing = Passing(keys, replies, {MANY_PARTS: branches(2**22)}, {})
-    yield passing
-    passing.close()
+    result, _ = asked(replies, replies, {MANY_PARTS: branches(2**22)}, timeout=20, settings={})
+    unreadable = [(node, None, "unreadable reply") for node in (MANY_PARTS, MANY_ROWS)]
+    assert result == [(HONEST, reply(100), None), *unreadable]
 
 
-def test_what_one_node_sends_takes_no_other_nodes_reply_with_it(hostile: Passing, keys: Path) -> None:
-    grid = grid_of(hostile.address, keys / "ca.pem")
-    result = dict(
-        (node, (record, error))
-        for node, record, error in superlink.ask(
-            grid, RecordDict(), {HONEST: 2**20, MANY_PARTS: 2**20, MANY_ROWS: 2**20}, timeout=20
-        )
-    )
-    assert result.pop(HONEST) == (reply(100), None)
-    assert result == {MANY_PARTS: (None, "unreadable reply"), MANY_ROWS: (None, "unreadable reply")}
-
-
-def test_a_device_that_is_away_is_asked_again_and_answers_the_same_stage(
-    keys: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_that_is_away_is_asked_again_and_answers_the_same_stage(asked: Callable[..., Asked]) -> None:
     """Flower says of it at once that it is not there, by its code 5: it is asked until it is back, and no longer than
     the stage lasts, however late the others answer; whoever has answered is not asked again."""
-    monkeypatch.setattr(superlink, "_SOON", 0.01)
-    monkeypatch.setattr(superlink, "_SELDOM", 0.02)
-    monkeypatch.setattr(superlink, "_POLL", 0.01)
-    back, gone = 2, 3
-    passing = Passing(keys, {HONEST: reply(3), back: reply(5), gone: reply(1)}, {}, {back: 4, gone: 10**6})
-    grid = grid_of(passing.address, keys / "ca.pem")
-    nodes = dict.fromkeys((HONEST, back, gone), 2**20)
-    result = {node: rest for node, *rest in superlink.ask(grid, RecordDict(), nodes, timeout=3)}
-    passing.close()
-    assert result == {HONEST: [reply(3), None], back: [reply(5), None], gone: [None, "code 5"]}
-    assert passing.sent[HONEST] == 1 and passing.sent[back] == 5 and passing.sent[gone] > 5
+    back, gone, replies = 2, 3, {HONEST: reply(3), 2: reply(5), 3: reply(1)}
+    soon = {"_SOON": 0.01, "_SELDOM": 0.02}
+    result, sent = asked(replies, replies, timeout=3, settings=soon, away={back: 4, gone: 10**6})
+    assert result == [(HONEST, reply(3), None), (back, reply(5), None), (gone, None, "code 5")]
+    assert sent[HONEST] == 1 and sent[back] == 5 and sent[gone] > 5
 
 
-def test_a_device_that_was_killed_over_a_question_is_asked_again(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_was_killed_over_a_question_is_asked_again(asked: Callable[..., Asked]) -> None:
     """Flower has passed the question on, and passes none on twice; the device is there again before it counts as away.
     One that is only slow is asked again too, and counts once."""
-    monkeypatch.setattr(superlink, "_POLL", 0.01)
-    monkeypatch.setattr(superlink, "_SILENT", 0.1)
-    killed, gone = 2, 3
-    passing = Passing(
-        keys, {HONEST: reply(3), killed: reply(5), gone: reply(1)}, {}, {}, silent={killed: 2, gone: 10**6}
-    )
-    grid = grid_of(passing.address, keys / "ca.pem")
-    nodes = dict.fromkeys((HONEST, killed, gone), 2**20)
-    results = [(node, *rest) for node, *rest in superlink.ask(grid, RecordDict(), nodes, timeout=2)]
-    passing.close()
-    assert sorted(results, key=lambda one: one[0]) == [
-        (HONEST, reply(3), None),
-        (killed, reply(5), None),
-        (gone, None, "no answer"),
-    ]
-    assert passing.sent[HONEST] == 1 and passing.sent[killed] == 3 and 3 < passing.sent[gone] < 8  # ever less often
+    killed, gone, replies = 2, 3, {HONEST: reply(3), 2: reply(5), 3: reply(1)}
+    result, sent = asked(replies, replies, timeout=2, settings={"_SILENT": 0.1}, silent={killed: 2, gone: 10**6})
+    assert result == [(HONEST, reply(3), None), (killed, reply(5), None), (gone, None, "no answer")]
+    assert sent[HONEST] == 1 and sent[killed] == 3 and 3 < sent[gone] < 8  # ever less often
 
 
-def test_a_busy_superlink_is_not_kept_busy_by_asking_again(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_superlink_is_not_kept_busy_by_asking_again(asked: Callable[..., Asked]) -> None:
     """Of many that are silent, a few at a time are asked again."""
-    monkeypatch.setattr(superlink, "_POLL", 0.01)
-    monkeypatch.setattr(superlink, "_SILENT", 0.3)
-    monkeypatch.setattr(superlink, "_FEW", 4)
-    nodes = range(1, 41)
-    passing = Passing(keys, {}, {}, {}, silent=dict.fromkeys(nodes, 10**6))
-    grid = grid_of(passing.address, keys / "ca.pem")
-    said = list(superlink.ask(grid, RecordDict(), dict.fromkeys(nodes, 2**20), timeout=1))
-    passing.close()
-    assert len(said) == 40 and {error for _, _, error in said} == {"no answer"}
-    assert 0 < passing.sent.total() - 40 <= 3 * 4
+    nodes, few = range(1, 41), {"_SILENT": 0.3, "_FEW": 4}
+    result, sent = asked(nodes, {}, timeout=1, settings=few, silent=dict.fromkeys(nodes, 10**6))
+    assert len(result) == 40 and {error for _, _, error in result} == {"no answer"}
+    assert 0 < sent.total() - 40 <= 3 * 4
 
 
-def test_a_device_that_was_killed_within_its_answer_is_asked_again(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_was_killed_within_its_answer_is_asked_again(asked: Callable[..., Asked]) -> None:
     """It has announced what never comes."""
-    monkeypatch.setattr(superlink, "_POLL", 0.01)
-    monkeypatch.setattr(superlink, "_PATIENCE", 0.2)
-    passing = Passing(keys, {HONEST: reply(3)}, {}, {}, cut={HONEST: 2})
-    result = list(superlink.ask(grid_of(passing.address, keys / "ca.pem"), RecordDict(), {HONEST: 2**20}, timeout=20))
-    passing.close()
-    assert result == [(HONEST, reply(3), None)] and passing.sent[HONEST] == 3
+    result, sent = asked([HONEST], {HONEST: reply(3)}, timeout=20, settings={"_PATIENCE": 0.2}, cut={HONEST: 2})
+    assert result == [(HONEST, reply(3), None)] and sent[HONEST] == 3
 
 
 def test_a_node_that_announces_too_much_to_every_message_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:

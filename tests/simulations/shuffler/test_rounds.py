@@ -81,8 +81,7 @@ def test_whoever_carries_replies_and_the_training_server_link_no_row_to_a_user(s
             passed.append(sealed_from_record(content).rows.tobytes())
             yield node, content, None
 
-    opened(store, wanted())
-    Rounds(store, ENROLLED, carried, OPENS).work()
+    served(store, carried)
     rows = store.batch("train")
     seen = b"".join(passed)
     assert len(rows) == 8 and not any(row.tobytes()[i : i + 16] in seen for row in rows for i in range(0, 112, 16))
@@ -112,10 +111,8 @@ def test_replies_that_their_device_did_not_sign_for_this_request_come_to_nothing
             return
         yield ONE, sealed_to_record(given), None
 
-    opened(store, wanted())
-    Rounds(store, ENROLLED, rewritten, OPENS).work()
-    done = store.stage("train")
-    assert done is not None and done.errors == {UNREADABLE: 1} and done.users == 4 * (act == "another's rows")
+    done = served(store, rewritten)
+    assert done.errors == {UNREADABLE: 1} and done.users == 4 * (act == "another's rows")
 
 
 def test_every_row_is_counted_under_its_first_fault(store: Store) -> None:
@@ -151,14 +148,13 @@ def test_a_user_has_as_many_rows_as_records_that_are_enrolled(store: Store) -> N
 
 def test_a_node_may_send_what_its_users_may(store: Store) -> None:
     """In bytes: 2 records of each of 4 users, and what is around them."""
-    request, limits = wanted(), {}
+    limits = {}
 
     def ask(record: RecordDict, nodes: Mapping[int, int], timeout: float) -> Iterator[Answer]:
         limits.update(nodes)
         yield from ((node, None, "code 101") for node in nodes)
 
-    opened(store, request)
-    Rounds(store, ENROLLED, ask, OPENS).work()
+    served(store, ask)
     assert limits == dict.fromkeys(ENROLLED, 2**20 + 8 * (112 + 48 + 16))
 
 
@@ -178,11 +174,8 @@ def test_what_nodes_answer_in_place_of_releases(store: Store) -> None:
         Sealed(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 0), np.uint8)),
     ]
     enrolled = {node: Enrolled(np.array([node]), np.array([1]), device(node)[1]) for node in range(1, len(replies) + 1)}
-    nodes = Nodes(dict(enumerate(replies, start=1)))
-    opened(store, wanted())
-    Rounds(store, enrolled, nodes.ask, OPENS).work()
-    done = store.stage("train")
-    assert done is not None and done.state == DISCARDED and not done.dropped
+    done = served(store, Nodes(dict(enumerate(replies, start=1))), enrolled=enrolled)
+    assert done.state == DISCARDED and not done.dropped
     assert done.errors["another error"] == 2 and done.errors[UNREADABLE] == 3
     assert done.errors["no answer"] == 1 and done.errors["unreadable reply"] == 1 and sum(done.errors.values()) == 9
     assert not any("4711" in reason or "HIV" in reason for reason in done.errors)
@@ -198,10 +191,8 @@ def test_a_node_that_comes_later_is_asked_again(store: Store, monkeypatch: pytes
             late.replies[ONE] = answer(wanted(), range(100, 104))
         return late.ask(record, nodes, timeout)
 
-    opened(store, wanted(), timeout=60.0)
-    Rounds(store, ENROLLED, asked, OPENS).work()
-    done = store.stage("train")
-    assert done is not None and (done.state, done.users, done.duplicates, done.errors) == (CLOSED, 8, 0, {})
+    done = served(store, asked, timeout=60.0)
+    assert (done.state, done.users, done.duplicates, done.errors) == (CLOSED, 8, 0, {})
     assert [nodes for _, nodes, _ in late.asked] == [(ONE, TWO), (ONE,), (ONE,), (ONE,)]
     times = [timeout for _, _, timeout in late.asked]
     assert times == sorted(times, reverse=True)
@@ -225,10 +216,8 @@ def test_hostile_replies_are_dropped_and_counted(store: Store) -> None:
     fuzzer = Fuzzer([sealed_to_record(answer(request, [100, 101, 102, 103], records=[0, 1, 2, 0]))], 1)
     nodes = Nodes(dict(enumerate(map(signed_where_it_can_be, fuzzer.messages(300)), start=1)))
     enrolled = {node: Enrolled(np.array([100, 102]), np.array([1, 1]), device(node)[1]) for node in nodes.replies}
-    opened(store, request)
-    Rounds(store, enrolled, nodes.ask, OPENS).work()
-    done = store.stage("train")
-    assert done is not None and done.state == CLOSED
+    done = served(store, nodes, request, enrolled=enrolled)
+    assert done.state == CLOSED
     assert set(done.dropped) <= REASONS and set(done.errors) == {UNREADABLE}
     assert done.users <= 2 and len(store.batch("train")) == done.rows  # whatever was sent, however often
     assert done.dropped["not enrolled there"] > 30 and done.errors.total() > 30 and done.duplicates > 30
@@ -240,9 +229,8 @@ def test_replies_of_100_mb_within_bounded_memory(store: Store) -> None:
     wide = np.zeros((4, HUGE // 4), np.uint8)
     longer = sealed_to_record(Sealed(np.arange(100, 104), np.zeros(4, np.int64), wide))
     for i, content in enumerate((longer, *Fuzzer([valid], 3).huge())):
-        opened(store, wanted(stage=f"stage-{i}"))
-        rounds = Rounds(store, ENROLLED, Nodes({ONE: content, TWO: "code 5"}).ask, OPENS)
-        assert extra(rounds.work) < ROOM
+        nodes, request = Nodes({ONE: content, TWO: "code 5"}), wanted(stage=f"stage-{i}")
+        assert extra(lambda nodes=nodes, request=request: served(store, nodes, request)) < ROOM
         done = store.stage(f"stage-{i}")
         assert done is not None and done.state == DISCARDED and not done.dropped
 
@@ -254,22 +242,17 @@ def test_a_request_is_read_without_a_vocabulary() -> None:
     """A text's, too: the shuffler has none, and passes it on."""
     request = read_request(request_to_record(text_request(minimum_users=7, part=(1, 4), stage="words")))
     assert (request.stage, request.minimum_users, request.part) == ("words", 7, (1, 4))
-
-
-@pytest.mark.parametrize(
-    "about",
-    [
-        {"stage": "../x"},
-        {"minimum_users": -1},
-        {"minimum_users": 2**62},
-        {"minimum_users": True},
-        {"part_index": 1},
-        {"part_count": 0},
-        {"part_count": 2**62},
-    ],
-)
-def test_requests_that_are_none(about: dict[str, Any]) -> None:
     good = request_to_record(wanted())
-    bad = RecordDict({**good, "request.about": ConfigRecord({**good["request.about"], **about})})
-    with pytest.raises(ValueError, match="shuffler"):
-        read_request(bad)
+    for name, values in BAD.items():
+        for value in values:
+            about = ConfigRecord({**good["request.about"], name: value})
+            with pytest.raises(ValueError, match="shuffler"):
+                read_request(RecordDict({**good, "request.about": about}))
+
+
+BAD: dict[str, list[Any]] = {
+    "stage": ["../x"],
+    "minimum_users": [-1, 2**62, True],
+    "part_index": [1],
+    "part_count": [0, 2**62],
+}
