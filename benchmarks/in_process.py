@@ -35,9 +35,9 @@ from server.protocols.models import STUDENT
 from server.protocols.protocol import Public
 from server.protocols.statistics import statistics
 from server.text_batches import collate, tokenize
-from simulations.artifacts.encoder import layers_of, pooling_of, student_of
+from simulations.artifacts.encoder import layers_of, pooling_of, student_of, training_of
 from simulations.artifacts.public import public_labels, with_maps
-from simulations.artifacts.ways import channels_of, training_of
+from simulations.artifacts.ways import channels_of
 from simulations.corpora.corpus import Corpus
 from simulations.experiment import EncoderConfig, load
 from simulations.progress import progress_lines
@@ -156,7 +156,7 @@ def measured(name: str, seed: int, overrides: Sequence[str]) -> list[dict[str, A
             checkpoint=checkpoint,
         ),
     )
-    training = training_of(experiment.training, experiment.encoder, seed)
+    training = training_of(experiment)
     student = student_of(experiment.encoder, experiment.training)
     lines, embeddings = [], encoder.embed(split.train.texts)
     for setup in experiment.setups:

@@ -196,13 +196,11 @@ def texts_to_price(experiment: Experiment) -> dict[str, TextMechanism]:
     Raises:
         UserError: The experiment or its data cannot be used.
     """
-    arms, seed = [arm for arm in experiment.arms if arm.text is not None], experiment.seed
+    arms = [arm for arm in experiment.arms if arm.text is not None]
     if not arms:
         return {}
-    public = load_split(experiment.data, experiment.population, seed)[0].public
-    rewriter = rewriter_to_price(
-        experiment.setups, experiment.text, public.texts, model=experiment.encoder.model, seed=seed
-    )
+    public = load_split(experiment.data, experiment.population, experiment.seed)[0].public
+    rewriter = rewriter_to_price(experiment, public.texts)
     assert rewriter is not None  # some arm releases texts
     return {arm.name: rewriter.mechanism(arm) for arm in arms}
 

@@ -11,12 +11,13 @@ from shlex import quote
 from typing import Any
 
 from server.checkpoint_files import read_layout, resolve
+from server.protocols.protocol import Training
 from server.protocols.statistics import SAME
 from simulations.artifacts.cache import folder_once, made_by
 from simulations.corpora import builtin
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
-from simulations.experiment import Arm, EncoderConfig
+from simulations.experiment import Arm, EncoderConfig, Experiment
 from simulations.experiment.sections import AUTO, TrainingConfig
 
 log = logging.getLogger(__name__)
@@ -191,6 +192,22 @@ def export_settings(settings: EncoderConfig) -> dict[str, Any]:
         "precision": settings.precision,
         "calibration": calibration,
     }
+
+
+def training_of(experiment: Experiment) -> Training:
+    """Return the settings of a training server."""
+    training, student = experiment.training, student_of(experiment.encoder, experiment.training)
+    return Training(
+        seed=experiment.seed,
+        epochs=training.epochs,
+        batch_size=training.batch_size,
+        descent=training.descent,
+        pooling=pooling_of(student),
+        max_length=student.max_length,
+        export=export_settings(student),
+        student="" if student == experiment.encoder else student.model,
+        options=training.options,
+    )
 
 
 def _calibration_texts() -> Sequence[Any]:

@@ -65,6 +65,13 @@ class CachedEncoder:
         return embed(self._encoder, texts)
 
 
+def encoder_of(experiment: Experiment, public: Corpus) -> CachedEncoder:
+    """Return the encoder of an experiment's users; `public` is its public part, for fine-tuning."""
+    training = experiment.training
+    folder = encoder_folder(experiment.encoder, public, batch_size=training.batch_size, seed=experiment.seed)
+    return CachedEncoder(folder)
+
+
 def prepare_public(experiment: Experiment, corpus: Corpus) -> Public:
     """Return the public part of an experiment's data, as its training server has it.
 
@@ -78,13 +85,8 @@ def prepare_public(experiment: Experiment, corpus: Corpus) -> Public:
         fingerprint(student.model)  # whether there is one, before any user is queried
     encoder = None
     if not experiment.training.protocol.releases_text:
-        place = encoder_folder(
-            experiment.encoder, corpus, batch_size=experiment.training.batch_size, seed=experiment.seed
-        )
-        encoder = CachedEncoder(place)
-    rewriter = prepare_rewriter(
-        experiment.setups, experiment.text, corpus.texts, model=experiment.encoder.model, seed=experiment.seed
-    )
+        encoder = encoder_of(experiment, corpus)
+    rewriter = prepare_rewriter(experiment, corpus.texts)
     labels = public_labels(experiment.data.public, corpus, experiment.seed)
     return with_maps(
         experiment,
@@ -174,13 +176,7 @@ def load_public(experiment: Experiment, folder: Path) -> Public:
         rewriter = None
         if about["vocabulary"]:
             models = folder / "masked_lm" if about["masked_lm"] else None
-            rewriter = saved_rewriter(
-                experiment.text,
-                folder / "vocabulary",
-                masked_lm=models,
-                model=experiment.encoder.model,
-                seed=experiment.seed,
-            )
+            rewriter = saved_rewriter(experiment, folder / "vocabulary", masked_lm=models)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{folder}: is no public part of {experiment.name}; make it anew with: sottovoce deploy public"

@@ -23,7 +23,17 @@ from mechanisms.words.text import TextMechanism
 from simulations.artifacts.language_models import bundled_masked_lm, generator_folder, masked_lm_folder, together
 from simulations.artifacts.vocabulary import vocabulary_folder
 from simulations.errors import UserError
-from simulations.experiment import ANY_MODEL, BUNDLED_LM, CHECKPOINT, NONE, Arm, ArmSetup, text_mechanism, trial_text_of
+from simulations.experiment import (
+    ANY_MODEL,
+    BUNDLED_LM,
+    CHECKPOINT,
+    NONE,
+    Arm,
+    ArmSetup,
+    Experiment,
+    text_mechanism,
+    trial_text_of,
+)
 from simulations.experiment.preflight import check_text
 from simulations.experiment.sections import TextChannel
 from simulations.progress import prefixed
@@ -104,37 +114,29 @@ class StudyRewriter:
         return folder / "checkpoint"
 
 
-def prepare_rewriter(
-    setups: Sequence[ArmSetup],
-    settings: TextChannel,
-    public: Sequence[Text],
-    *,
-    model: str,
-    seed: int,
-    to_price: bool = False,
-) -> StudyRewriter | None:
+def prepare_rewriter(experiment: Experiment, public: Sequence[Text], *, to_price: bool = False) -> StudyRewriter | None:
     """Return the vocabulary and the language models of a run; None if no arm releases texts.
 
-    The vocabulary is counted on the public texts, and tagged if an arm needs tags. `model` is the encoder's checkpoint.
-    `to_price` leaves the language models out, which take minutes: the price of a draw depends on the number of words
-    and not on the clipping bounds of logits. Such mechanisms must not be drawn from.
+    The vocabulary is counted on the public texts, and tagged if an arm needs tags. `to_price` leaves the language
+    models out, which take minutes: the price of a draw depends on the number of words and not on the clipping bounds of
+    logits. Such mechanisms must not be drawn from.
 
     Raises:
         UserError: The policy of an arm's own users would refuse its request.
     """
-    setups = [setup for setup in setups if setup.arm.text is not None]
+    setups, settings = [setup for setup in experiment.setups if setup.arm.text is not None], experiment.text
     if not setups:
         return None
-    source = model if settings.words == CHECKPOINT else settings.words
+    source = experiment.encoder.model if settings.words == CHECKPOINT else settings.words
     log.info(f"preparing the vocabulary of {source}")
     specs = [setup.arm.text["mechanism"] for setup in setups if setup.arm.text is not None]
     tags = any(AboutWords.TAGS in facts_of(admit(name)).needs for name in specs)
-    folder = vocabulary_folder(source, public_texts=as_lines(public), tags=tags)
-    rewriter = saved_rewriter(settings, folder, model=model, seed=seed)
+    rewriter = saved_rewriter(experiment, vocabulary_folder(source, public_texts=as_lines(public), tags=tags))
     if sources := _language_models(setups, settings):
         if to_price:
             rewriter = replace(rewriter, declaration=ANY_MODEL)
         else:
+            seed = experiment.seed
             models = {kind: _made(settings, kind, source, public, seed) for kind, source in sources.items()}
             rewriter = replace(rewriter, masked_lm=together(models))
     for setup in setups:
@@ -142,23 +144,22 @@ def prepare_rewriter(
     return rewriter
 
 
-def rewriter_to_price(
-    setups: Sequence[ArmSetup], settings: TextChannel, public: Sequence[Text], *, model: str, seed: int
-) -> StudyRewriter | None:
+def rewriter_to_price(experiment: Experiment, public: Sequence[Text]) -> StudyRewriter | None:
     """Return what `prepare_rewriter` makes without the language models, and show no progress."""
     with prefixed(None):
-        return prepare_rewriter(setups, settings, public, model=model, seed=seed, to_price=True)
+        return prepare_rewriter(experiment, public, to_price=True)
 
 
-def saved_rewriter(settings: TextChannel, folder: Path, *, model: str, seed: int, **models: Any) -> StudyRewriter:
-    """Return what `prepare_rewriter` made, from the vocabulary's folder. `models` may name `masked_lm`."""
+def saved_rewriter(experiment: Experiment, folder: Path, *, masked_lm: Path | None = None) -> StudyRewriter:
+    """Return what `prepare_rewriter` made, from the folders of the vocabulary and of the language models."""
+    settings = experiment.text
     return StudyRewriter(
         vocabularies.load_cached(folder),
         folder,
-        model=model,
-        seed=seed,
+        masked_lm,
+        model=experiment.encoder.model,
+        seed=experiment.seed,
         pretrain=settings.pretrain_steps if settings.pretrain else None,
-        **models,
     )
 
 

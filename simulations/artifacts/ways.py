@@ -1,4 +1,4 @@
-"""Protocol of an arm of an experiment: its users' releases and the settings of its training."""
+"""Protocol of an arm of an experiment, and the mechanisms of its users' releases."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.messages.batch import Batch
 from server.protocols.models import Model
 from server.protocols.protocol import Channels, Conversation, Encoding, Public, Training
-from simulations.artifacts.encoder import export_settings, pooling_of, student_of
 from simulations.artifacts.text_channel import StudyRewriter
 from simulations.experiment import (
     DEFAULT_DIM,
     ArmSetup,
-    EncoderConfig,
     answer_of,
     curator_of,
     embedding_mechanism,
@@ -21,7 +19,6 @@ from simulations.experiment import (
     released_text,
     slug,
 )
-from simulations.experiment.sections import TrainingConfig
 from simulations.progress import prefixed
 
 
@@ -101,19 +98,3 @@ def embeddings_of(setup: ArmSetup, public: Public) -> tuple[Mechanism, ...]:
             f"choose at most {width}"
         )
     return tuple(embedding_mechanism(arm.embedding or {"mechanism": "identity"}, dim) for dim in dims)
-
-
-def training_of(training: TrainingConfig, settings: EncoderConfig, seed: int) -> Training:
-    """Return the settings of a training server, from the tables [training] and [encoder]."""
-    student = student_of(settings, training)
-    return Training(
-        seed=seed,
-        epochs=training.epochs,
-        batch_size=training.batch_size,
-        descent=training.descent,
-        pooling=pooling_of(student),
-        max_length=student.max_length,
-        export=export_settings(student),
-        student="" if student == settings else student.model,
-        options=training.options,
-    )

@@ -18,11 +18,11 @@ from mechanisms.words.text import TextMechanism
 from server.checkpoint_files import resolve
 from server.protocols.protocol import Public
 from server.protocols.statistics import LEAST_GAIN, first_group, not_worth
-from simulations.artifacts.encoder import check_trained, encoder_folder
+from simulations.artifacts.encoder import check_trained, training_of
 from simulations.artifacts.lengths import token_lengths
-from simulations.artifacts.public import CachedEncoder, names_of, public_labels
+from simulations.artifacts.public import encoder_of, names_of, public_labels
 from simulations.artifacts.text_channel import rewriter_to_price
-from simulations.artifacts.ways import channels_of, training_of
+from simulations.artifacts.ways import channels_of
 from simulations.corpora.classes import listed
 from simulations.corpora.columns import shown as name_shown
 from simulations.corpora.corpus import Corpus, Split
@@ -60,9 +60,7 @@ def check(experiment: Experiment) -> dict[str, Any]:
     """
     check_trained(experiment.encoder, experiment.training, experiment.arms)
     split, holders, about = parts(experiment)
-    rewriter = rewriter_to_price(
-        experiment.setups, experiment.text, split.public.texts, model=experiment.encoder.model, seed=experiment.seed
-    )
+    rewriter = rewriter_to_price(experiment, split.public.texts)
     texts = {arm.name: rewriter.mechanism(arm) for arm in experiment.arms if rewriter and arm.text is not None}
     classes = len(split.train.classes)
     log.info("counting tokens")
@@ -121,9 +119,7 @@ def _forecast(experiment: Experiment, corpus: Corpus) -> tuple[list[str], dict[s
         return [], {}
     labels, every = public_labels(part, corpus, experiment.seed), slice(None, None, len(corpus) // GAIN_TEXTS + 1)
     log.info("embedding public texts, to see what users should teach")
-    encoder = CachedEncoder(
-        encoder_folder(experiment.encoder, corpus, batch_size=experiment.training.batch_size, seed=experiment.seed)
-    )
+    encoder = encoder_of(experiment, corpus)
     public = Public(
         corpus.texts[every],
         None if labels is None else labels[every],
@@ -133,7 +129,7 @@ def _forecast(experiment: Experiment, corpus: Corpus) -> tuple[list[str], dict[s
     )
     public = replace(public, embeddings=encoder.embed(public.texts))
     public = replace(public, names=names_of(experiment, public))
-    training = training_of(experiment.training, experiment.encoder, experiment.seed)
+    training = training_of(experiment)
     first, least = first_group(public, channels_of(setups[0], public), training), LEAST_GAIN.of(training.options)
     lines = [first.believed.doubt] if first.believed is not None and first.believed.doubt else []
     forecasts = {}

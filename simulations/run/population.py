@@ -1,4 +1,4 @@
-"""Assignment of records to users."""
+"""Assignment of records to users. The experiment has checked its settings (`simulations.experiment`)."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from mechanisms.streams import SimulationStreams
 from simulations.corpora.corpus import Corpus
-from simulations.errors import UserError
 
 Rows = NDArray[np.int64]
 
@@ -28,23 +27,17 @@ def assign(
             each with all their rows. "dirichlet" deals out all rows as evenly as possible. Each user's mix of labels is
             drawn from a symmetric Dirichlet(alpha), where a small alpha gives users of one label. Labels that are used
             up are skipped, so the last users' mix is nearer to the remaining rows.
-        alpha: Concentration for "dirichlet".
+        alpha: Concentration for "dirichlet", finite and above 0.
         seed: Seed.
-
-    Raises:
-        UserError: The assignment is unknown, the column is missing, or alpha is not above 0.
     """
-    if users < 1:
-        raise UserError(f"population.users: {users}; give a number of at least 1")
     rng = np.random.default_rng((seed, _STREAM))
     if assignment == "record":
         rows = rng.permutation(len(corpus))[:users]
         return rows, np.arange(len(rows)), np.zeros(len(rows), np.int64)
     if assignment == "column":
         return _by_column(corpus, users, rng)
-    if assignment == "dirichlet":
-        return _by_label(corpus, users, alpha, rng)
-    raise UserError(f'population.assignment: unknown "{assignment}"; choose "record", "column" or "dirichlet"')
+    assert assignment == "dirichlet" and alpha is not None
+    return _by_label(corpus, users, alpha, rng)
 
 
 def numbered(names: Sequence[str]) -> tuple[Rows, Rows]:
@@ -61,8 +54,6 @@ def numbered(names: Sequence[str]) -> tuple[Rows, Rows]:
 
 def online(users: int, *, dropout: float, seed: int) -> NDArray[np.bool_]:
     """Return which of the users 0, 1, ... answer, bool (users,). Each is absent with probability `dropout`."""
-    if not 0 <= dropout < 1:
-        raise UserError(f"population.dropout: {dropout}; give a number from 0 to below 1")
     return np.random.default_rng((seed, _STREAM, 1)).random(users) >= dropout
 
 
@@ -71,15 +62,12 @@ def late(users: Rows, *, probability: float, stage: str, seed: int) -> NDArray[n
 
     It is a function of (seed, stage, user) alone, and depends neither on nodes nor on other users.
     """
-    if not 0 <= probability < 1:
-        raise UserError(f"population.late: {probability}; give a number from 0 to below 1")
     rows = SimulationStreams(seed).rows(users, np.zeros_like(users), stage=stage, channel="late")
     return rows.uniform(len(users), 1)[:, 0] < probability
 
 
 def _by_column(corpus: Corpus, users: int, rng: np.random.Generator) -> tuple[Rows, Rows, Rows]:
-    if corpus.users is None:
-        raise UserError('population.assignment: "column" needs data.user, the name of the column')
+    assert corpus.users is not None
     names, owners = np.unique(np.asarray(corpus.users), return_inverse=True)
     chosen = rng.permutation(len(names))[:users]
     number = np.full(len(names), -1, dtype=np.int64)
@@ -90,9 +78,7 @@ def _by_column(corpus: Corpus, users: int, rng: np.random.Generator) -> tuple[Ro
     return rows, holders[rows], _count_up(holders[rows])
 
 
-def _by_label(corpus: Corpus, users: int, alpha: float | None, rng: np.random.Generator) -> tuple[Rows, Rows, Rows]:
-    if alpha is None or not 0 < alpha < np.inf:
-        raise UserError(f"population.alpha: {alpha}; give a finite number above 0")
+def _by_label(corpus: Corpus, users: int, alpha: float, rng: np.random.Generator) -> tuple[Rows, Rows, Rows]:
     users = min(users, len(corpus))
     if users == 0:
         return (np.zeros(0, np.int64),) * 3

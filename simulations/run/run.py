@@ -13,8 +13,9 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from server.protocols.protocol import Public
+from simulations.artifacts.encoder import training_of
 from simulations.artifacts.model_folder import save_model
-from simulations.artifacts.ways import embeddings_of, training_of
+from simulations.artifacts.ways import embeddings_of
 from simulations.experiment import Arm, Experiment, slug, to_toml
 from simulations.run.arm import ArmRun
 from simulations.run.collect import FlowerUsers
@@ -83,7 +84,7 @@ def _run_arms(
     # Everything that may not fit the data is made before Flower starts.
     if private:
         nodes = _handed_out(experiment, prepared.public, held, folder, journal)
-        training = training_of(experiment.training, experiment.encoder, seed)
+        training = training_of(experiment)
         ready = {n: ArmRun(s, training, prepared, models=models, journal=journal) for n, s in setups.items()}
     else:
         mechanisms = {name: embeddings_of(setup, prepared.public)[0] for name, setup in setups.items()}

@@ -237,8 +237,8 @@ def train(
     experiment = load(file)
     with redirect_stdout(sys.stderr):
         from client.device.bundle import open_bundle
+        from simulations.artifacts.encoder import training_of
         from simulations.artifacts.public import load_public
-        from simulations.artifacts.ways import training_of
         from sottovoce.deployment.devices.bundle import chosen
         from sottovoce.deployment.keys import ids_of, read_key
         from sottovoce.deployment.shuffler_client import Shuffler
@@ -256,7 +256,7 @@ def train(
                 bundle=None if bundle is None else open_bundle(bundle),
             )
             corpus = load_public(experiment, public)
-            training = training_of(experiment.training, experiment.encoder, experiment.seed)
+            training = training_of(experiment)
             result = train_arm(setup, training, corpus, out, experiment=to_toml(experiment), users=users)
     print(f"{out}: {result.name}: trained on what {result.delivered:,} users delivered; the model is in {result.model}")
 

@@ -21,8 +21,8 @@ from mechanisms.messages.wire import reply_from_record
 from server import query as server_app
 from server.protocols.protocol import Public, Training
 from server.training.public_maps import PublicMaps
+from simulations.artifacts.encoder import training_of
 from simulations.artifacts.model_folder import save_model
-from simulations.artifacts.ways import training_of
 from simulations.corpora.corpus import Corpus, Split
 from simulations.corpora.parts import load_split
 from simulations.experiment import Experiment, from_table, slug, to_toml
@@ -255,7 +255,7 @@ def placed(study: Experiment, ready: Prepared, folder: Path) -> int:
 
 def trained(study: Experiment) -> Training:
     """How the study's server trains."""
-    return training_of(study.training, study.encoder, study.seed)
+    return training_of(study)
 
 
 def split_of(study: Experiment) -> tuple[Split, dict[str, object]]:

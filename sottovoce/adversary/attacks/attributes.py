@@ -24,8 +24,7 @@ from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.catalogue import nearest
 from mechanisms.pieces import Text
 from mechanisms.words.text import TextMechanism
-from simulations.artifacts.encoder import encoder_folder
-from simulations.artifacts.public import CachedEncoder
+from simulations.artifacts.public import CachedEncoder, encoder_of
 from simulations.corpora.parts import read_parts
 from simulations.errors import UserError
 from sottovoce.adversary.attacks.scores import guesses_right
@@ -258,14 +257,7 @@ class _Attributes:
     @cached_property
     def _encoder(self) -> CachedEncoder:
         """Return the study's sentence encoder, which is public."""
-        target = self.target
-        folder = encoder_folder(
-            target.experiment.encoder,
-            target.split().public,
-            batch_size=target.experiment.training.batch_size,
-            seed=target.seed,
-        )
-        return CachedEncoder(folder)
+        return encoder_of(self.target.experiment, self.target.split().public)
 
     # --- guesses, with those from the texts as written
 

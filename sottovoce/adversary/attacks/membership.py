@@ -37,7 +37,8 @@ from server.protocols.drive import Collected, Driver
 from server.protocols.protocol import Encoding, Public
 from server.training.head import log_transition
 from server.training.public_maps import dim_of
-from simulations.artifacts.ways import channels_of, embeddings_of, protocol_of, training_of
+from simulations.artifacts.encoder import training_of
+from simulations.artifacts.ways import channels_of, embeddings_of, protocol_of
 from simulations.errors import UserError
 from simulations.experiment import label_of, text_mechanism
 from simulations.progress import prefixed
@@ -369,8 +370,7 @@ class _Model:
     def __post_init__(self) -> None:
         self.setup, self.folder = self.target.setup, self.target.model
         self.public: Public = self.target.prepared.public
-        experiment = self.target.experiment
-        self.training = training_of(experiment.training, experiment.encoder, self.target.seed)
+        self.training = training_of(self.target.experiment)
 
     def outputs(self, texts: Sequence[Text] | None = None) -> FloatArray:
         """Return log-probabilities of the classes (n, K), by the run's model, of texts or of the target records."""

@@ -26,7 +26,8 @@ from server.protocols.models import Model
 from server.protocols.protocol import Encoding
 from server.training.robust_mean import honest_moment, robust_mean
 from server.training.statistic_head import linear_head, mean_noise, of_users, simplex_codes
-from simulations.artifacts.ways import protocol_of, training_of
+from simulations.artifacts.encoder import training_of
+from simulations.artifacts.ways import protocol_of
 from sottovoce.adversary.attacks.scores import Rate
 from sottovoce.adversary.attacks.target import Result, Row, Skipped, Target, collect, payloads, result_of, rows_of
 from sottovoce.adversary.estimators import poison
@@ -88,7 +89,7 @@ class _Attacked:
 
     def _trained(self, name: str | None, share: float) -> tuple[Model, _Users]:
         target, users = self.target, _Users(self.target, self.rows, name, share)
-        training = training_of(target.experiment.training, target.experiment.encoder, target.seed)
+        training = training_of(target.experiment)
         protocol = protocol_of(target.setup, training, target.prepared.public, folder=target.model)
         model = Driver(users).train(protocol)
         if model is None:

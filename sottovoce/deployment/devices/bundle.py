@@ -24,11 +24,11 @@ from mechanisms.messages.request import Request
 from server.maps import Maps
 from server.protocols.models import ENCODER
 from server.protocols.protocol import Channels, Public
-from simulations.artifacts.encoder import encoder_folder
+from simulations.artifacts.encoder import training_of
 from simulations.artifacts.model_folder import read_about
-from simulations.artifacts.public import CachedEncoder, prepare_public
+from simulations.artifacts.public import CachedEncoder, encoder_of, prepare_public
 from simulations.artifacts.text_channel import StudyRewriter
-from simulations.artifacts.ways import protocol_of, training_of
+from simulations.artifacts.ways import protocol_of
 from simulations.corpora.corpus import Corpus
 from simulations.corpora.parts import load_split
 from simulations.errors import UserError
@@ -92,13 +92,7 @@ def bundle_of_run(
         corpus = (
             _public(experiment) if settings.fine_tune_on_public else Corpus(TextColumn.of(()), np.zeros(0, int), ("",))
         )
-        place = encoder_folder(
-            settings,
-            corpus,
-            batch_size=experiment.training.batch_size,
-            seed=experiment.seed,
-        )
-        encoder = CachedEncoder(place)
+        encoder = encoder_of(replace(experiment, encoder=settings), corpus)
         if settings == experiment.encoder:
             _same(run, "encoder", results["encoder"]["sha256"], encoder.identity)
         else:
@@ -198,7 +192,7 @@ def _first_request(experiment: Experiment, arm: Arm, public: Public) -> Request:
     """Return the first request of the arm's protocol; without training users, the request of inference."""
     texts = arm.public_only and arm.text is not None  # whose question is the same, and its model takes an hour
     setup = experiment.setup(replace(arm, way=None) if texts else arm)
-    training = training_of(experiment.training, experiment.encoder, experiment.seed)
+    training = training_of(experiment)
     if isinstance(public.rewriter, StudyRewriter):  # the request does not depend on this pretraining
         public = replace(public, rewriter=replace(public.rewriter, pretrain=None))
     with threadpool_limits(1, user_api="blas"):  # as in a training server, whose maps must be equal to the last bit

@@ -51,8 +51,7 @@ def test_no_user_refuses_a_text_of_a_whole_run(name: str) -> None:
     for item in paper.items:
         study = experiment_of(paper, item, Size(), data=DATA, rows=2490)
         published = not study.training.protocol.private
-        model, seed = study.encoder.model, study.seed
-        result = rewriter_to_price(study.setups, study.text, ["a sentence"], model=model, seed=seed)
+        result = rewriter_to_price(study, ["a sentence"])
         assert (result is None) == published, item.name
 
 

@@ -1,7 +1,6 @@
 """Errors and differences of accuracies by distinct test text, and the assignment of records to users."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -199,16 +198,3 @@ def test_users_who_drop_out_are_a_share_by_seed() -> None:
     # 4.9 standard deviations: a false alarm in a million, were the seed not fixed.
     assert abs(present.mean() - (1 - p)) < 4.9 * np.sqrt(p * (1 - p) / users)
     assert np.array_equal(present, online(users, dropout=p, seed=1)) and online(100, dropout=0.0, seed=1).all()
-
-
-def test_assignments_that_cannot_be_are_refused(corpus: Corpus) -> None:
-    for arguments, words in (
-        ({"assignment": "rows"}, 'unknown "rows"'),
-        ({"assignment": "dirichlet", "alpha": math.nan}, r"population.alpha: nan"),
-        ({"assignment": "record", "users": 0}, r"population.users: 0"),
-        ({"assignment": "column"}, r'"column" needs data.user'),
-    ):
-        with pytest.raises(UserError, match=words):
-            assign(replace(corpus, users=None), **{"users": 1, "seed": 0} | arguments)
-    with pytest.raises(UserError, match=r"population.dropout: 1.0"):
-        online(5, dropout=1.0, seed=0)

@@ -428,7 +428,7 @@ def test_prices_and_models_are_checked_before_anything_starts(shared: Path) -> N
     for name, kind in (("dp-prompt", "generator"), ("dp-paraphrase", "paraphraser")):
         study = text_study(shared, {"name": "a", "text": {"mechanism": name, "epsilon": 1.0}})
         with pytest.raises(UserError, match=rf"text\.{kind} = the folder of a checkpoint that generates text$"):
-            prepare_rewriter(study.setups, study.text, ["the film was good"], model=study.encoder.model, seed=1)
+            prepare_rewriter(study, ["the film was good"])
 
 
 # --- texts of training users alone, or of those who ask alone
