@@ -119,13 +119,6 @@ def test_auto_gives_all_cores_as_much_and_no_node_too_much(
         np.testing.assert_array_equal(rows, ready.held.train_embeddings[shard.users])
 
 
-def test_users_who_have_dropped_out_are_on_no_node(tmp_path: Path) -> None:
-    part = study(8, dropout=0.5)
-    placed(part, prepared(part), tmp_path)
-    here = np.concatenate([Shard.load(tmp_path / str(node), "train").users for node in range(8)])
-    assert USERS / 4 < len(here) < USERS * 3 / 4 and len(np.unique(here)) == len(here)
-
-
 def test_nodes_are_for_their_owner_alone_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records, texts, embeddings of their own and in linked tables, settings, ledgers, also those that come back."""
     part = study(8)
