@@ -12,9 +12,11 @@ def plain(value: Any) -> str:
     return "–" if value is None else str(value)
 
 
-def share(value: Any) -> str:
-    """Return a share to three digits."""
-    return f"{value:.3f}" if is_finite(value) else "–"
+def share(value: Any, error: Any = None, *, signed: bool = False) -> str:
+    """Return a share to three digits, ± its standard error if that is known. `signed` shows a plus too."""
+    if not is_finite(value):
+        return "–"
+    return f"{value:{'+' if signed else ''}.3f}" + (f" ± {error:.3f}" if is_finite(error) else "")
 
 
 def count(value: Any) -> str:

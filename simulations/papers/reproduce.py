@@ -18,7 +18,7 @@ from simulations.experiment import BOTH, Experiment, from_table, slug
 from simulations.experiment.result import arms_of as run_arms
 from simulations.experiment.toml import override_key
 from simulations.output.markdown import table as markdown_table
-from simulations.output.numbers import is_finite
+from simulations.output.numbers import is_finite, share
 
 log = logging.getLogger(__name__)
 
@@ -320,7 +320,7 @@ def text(paper: Paper, items: Sequence[Item], comparisons: Sequence[Comparison],
             continue
         none = any(value is None or not is_finite(value) for _, _, value, _ in comparison.rows)
         rows = [
-            [name, f"{paper_value:.3f}", _shown(value, error)] for name, paper_value, value, error in comparison.rows
+            [name, f"{paper_value:.3f}", share(value, error)] for name, paper_value, value, error in comparison.rows
         ]
         lines += [markdown_table(["arm", "paper", "ours"], rows), ""]
         if item.measure == "accuracy":
@@ -332,9 +332,3 @@ def text(paper: Paper, items: Sequence[Item], comparisons: Sequence[Comparison],
         lines += [f"- {reason}" for reason in (*item.differences, size)]
         lines += ["- –: all guesses are of one class, of which there is no correlation"] if none else []
     return "\n".join(lines) + "\n"
-
-
-def _shown(value: float | None, error: float | None) -> str:
-    if not is_finite(value):
-        return "–"
-    return f"{value:.3f}" + (f" ± {error:.3f}" if is_finite(error) else "")

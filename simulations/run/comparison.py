@@ -73,9 +73,7 @@ def gap(results: Results, arm: str, less: str, kind: str) -> dict[str, float] | 
 
 def shown(pair: Mapping[str, float] | None) -> str:
     """Return a difference with its sign and its error."""
-    if pair is None:
-        return "–"
-    return f"{pair['difference']:+.3f}{_error(pair['error'])}"
+    return share(*((None, None) if pair is None else (pair["difference"], pair["error"])), signed=True)
 
 
 def conclusion(results: Results) -> str:
@@ -99,11 +97,7 @@ def conclusion(results: Results) -> str:
         return ""
     least, what = max(guesses)
     lines = [
-        f"{share(arm.accuracy_clean_test)}{_error(arm.accuracy_clean_test_se)} at ε = {cell(price)}"
+        f"{share(arm.accuracy_clean_test, arm.accuracy_clean_test_se)} at ε = {cell(price)}"
         for _, arm, price in sorted(taught, key=lambda entry: entry[0])
     ]
     return f"Without users the best guess is right {least:.3f} of the time ({what}); with them {', '.join(lines)}."
-
-
-def _error(error: float | None) -> str:
-    return f" ± {error:.3f}" if is_finite(error) else ""

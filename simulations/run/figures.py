@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulations.experiment.result import ArmResult, Score, arms_of
+from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.figures import COLOURS, MARKERS, folded, new_figure
-from simulations.output.numbers import share
 from simulations.run import trust
 from simulations.run.table import accuracy
 
@@ -39,13 +38,6 @@ _SAYS_EPSILON = re.compile(r",? (?:label )?ε = (?:[0-9.]+(?:e-?[0-9]+)?|∞)")
 def title(results: Results) -> str:
     """Return the title of a run."""
     return f"{results['name']}, seed {results['seed']}, protocol {results['way']}"
-
-
-def accuracy_said(score: Score | None) -> str:
-    """Return an accuracy, ± its standard error if that is known."""
-    if score is None:
-        return share(None)
-    return share(score.accuracy) + ("" if score.error is None else f" ± {score.error:.3f}")
 
 
 def frontier_figure(runs: Sequence[Results]) -> Figure:

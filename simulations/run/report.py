@@ -26,7 +26,7 @@ from simulations.output.numbers import count, plain, share
 from simulations.run import trust
 from simulations.run.comparison import added, conclusion
 from simulations.run.comparison import shown as difference
-from simulations.run.figures import REFERENCE_MARK, accuracy_said, frontier_figure, title
+from simulations.run.figures import REFERENCE_MARK, frontier_figure, title
 from simulations.run.remarks import remarks
 from simulations.run.table import beside
 
@@ -101,7 +101,7 @@ def table(results: Results) -> list[list[str]]:
     arms = arms_of(results)
     entries = {
         "arm": [arm.name + (f" {REFERENCE_MARK}" if trust.unprotected(arm) else "") for arm in arms],
-        "accuracy,\nsanitized": [accuracy_said(arm.score("sanitized")) for arm in arms],
+        "accuracy,\nsanitized": [share(arm.accuracy, arm.accuracy_se) for arm in arms],
         "accuracy,\non device": [share(arm.accuracy_clean_test) for arm in arms],
     }
     if gains := added(results):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mechanisms.guarantee import EXPOSURES
 from server.card import PAYERS
 from simulations.experiment.result import SHOWN, SPLITS, ArmResult, Estimate, arms_of
-from simulations.output.numbers import is_finite
+from simulations.output.numbers import is_finite, share
 from simulations.run import trust
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Mean(NamedTuple):
 
     def __str__(self) -> str:
         """Return the mean ± its error over runs if known, each with three digits."""
-        return f"{self.value:.3f}" + ("" if self.error is None else f" ± {self.error:.3f}")
+        return share(self.value, self.error)
 
 
 def mean(values: Iterable[tuple[Any, Any]]) -> Mean | None:

@@ -23,7 +23,7 @@ from simulations.analysis.attack_results import figures as drawn_attacks
 from simulations.experiment.result import ArmResult
 from simulations.output.figures import inline
 from simulations.output.numbers import count, is_finite, share
-from simulations.run.figures import accuracy_said, frontier_figure
+from simulations.run.figures import frontier_figure
 from simulations.run.remarks import remarks
 from simulations.run.report import notes
 from simulations.run.table import beside
@@ -106,7 +106,6 @@ def _templates() -> Environment:
         "ALLOWED": ALLOWED,
         "attack_figures": _attack_figures,
         "accuracy_figures": _figures,
-        "accuracy_said": accuracy_said,
         "measured": lambda run: beside([run.results]),
         "remarked": _remarked,
         "versions": _versions,

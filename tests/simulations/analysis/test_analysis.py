@@ -22,7 +22,7 @@ from mechanisms.words.santext import SanText
 from simulations.analysis import deniability as command
 from simulations.analysis import similarity as module
 from simulations.analysis.similarity import of_files, similarity
-from simulations.artifacts.pos_tags import tag
+from simulations.artifacts.vocabulary import tag
 from simulations.errors import UserError
 from sottovoce.cli.main import main
 from tests.support.words import streams
