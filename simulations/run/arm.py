@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from mechanisms.messages.request import Request
 from server.protocols.drive import Driver
 from server.protocols.protocol import Channels, Conversation, Training
 from simulations.artifacts.ways import channels_of, protocol_of
@@ -15,15 +17,13 @@ from simulations.experiment import ArmSetup, slug
 from simulations.experiment.result import arm_result
 from simulations.run.collect import FlowerUsers
 from simulations.run.evaluation import Trained, predicted, requested
-from simulations.run.journal import Journal
 from simulations.run.prepare import Prepared
 
 
 class ArmRun:
     """Arm whose protocol is ready to run. Its parameters are checked before Flower is started.
 
-    `models` is the folder of the models' folders. `journal`, of a run that may be resumed, receives every request
-    before users do.
+    `models` is the folder of the models' folders. `before` receives every request before users do; it may raise.
 
     Raises:
         ValueError: The arm's parameters do not fit the data or the encoder.
@@ -36,9 +36,9 @@ class ArmRun:
         prepared: Prepared,
         *,
         models: Path,
-        journal: Journal | None = None,
+        before: Callable[[Request], None] = lambda request: None,
     ) -> None:
-        self._setup, self._held, self._journal = setup, prepared.held, journal
+        self._setup, self._held, self._before = setup, prepared.held, before
         self._channels: Channels = channels_of(setup, prepared.public)
         place = models / slug(setup.arm.name)
         self._protocol: Conversation = protocol_of(setup, training, prepared.public, folder=place)
@@ -51,8 +51,7 @@ class ArmRun:
         """
         start = time.perf_counter()
         arm, held = self._setup.arm, self._held
-        before = (lambda request: None) if self._journal is None else self._journal.ask
-        driver = Driver(users, name=arm.name, before=before)
+        driver = Driver(users, name=arm.name, before=self._before)
         model = driver.train(self._protocol)
         sanitized = on_device = None
         if model is not None and (question := model.question()) is not None:

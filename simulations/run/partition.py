@@ -53,27 +53,14 @@ def hand_out(
     for node, (mine, test_part) in enumerate(cohorts(people, held, nodes, seed=seed)):
         place = folder / str(node)
         place.mkdir(mode=0o700)
-        write_shard(
-            place,
-            "train",
-            held.holders.users[mine],
-            held.holders.records[mine],
-            train.texts.take(mine),
-            train.labels[mine],
-            embeddings=_rows(held.train_embeddings, mine),
-            identity=identity,
-        )
         rows = held.test_rows[test_part]
-        write_shard(
-            place,
-            "test",
-            held.test_holders.users[test_part],
-            held.test_holders.records[test_part],
-            test.texts.take(rows),
-            None,
-            embeddings=_rows(held.test_embeddings, rows),
-            identity=identity,
-        )
+        vectors, test_vectors = _rows(held.train_embeddings, mine), _rows(held.test_embeddings, rows)
+        for split, holders, part, texts, labels, embeddings in (
+            ("train", held.holders, mine, train.texts.take(mine), train.labels[mine], vectors),
+            ("test", held.test_holders, test_part, test.texts.take(rows), None, test_vectors),
+        ):
+            users, records = holders.users[part], holders.records[part]
+            write_shard(place, split, users, records, texts, labels, embeddings=embeddings, identity=identity)
         write_node(
             place,
             seed=seed,

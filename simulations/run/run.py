@@ -85,7 +85,7 @@ def _run_arms(
     if private:
         nodes = _handed_out(experiment, prepared.public, held, folder, journal)
         training = training_of(experiment)
-        ready = {n: ArmRun(s, training, prepared, models=models, journal=journal) for n, s in setups.items()}
+        ready = {n: ArmRun(s, training, prepared, models=models, before=journal.ask) for n, s in setups.items()}
     else:
         mechanisms = {name: embeddings_of(setup, prepared.public)[0] for name, setup in setups.items()}
 

@@ -35,21 +35,24 @@ from tests.support.tables import made
 _WORDS = "good bad fine awful film book plot story actor scene long short dull bright sharp loud calm warm cold plain"
 
 
-def table(folder: Path, rows: int = 260, *, users: int | None = None, more: list[list[str]] | None = None) -> Path:
-    """A CSV with columns id, review, sentiment (and author), and more rows."""
-    rng = np.random.default_rng(2)
-    words = np.array(_WORDS.split())
-    lines = [["id", "review", "sentiment", *(["author"] if users else [])]]
-    for i in range(rows):
-        label = ("positive", "negative")[i % 2]
-        owner = [f"person {i % users}"] if users else []
-        lines.append([str(i), " ".join(rng.choice(words, 14)) + f", says {i}", label, *owner])
-    for line in more or []:
-        lines.append(line)
-    file = folder / "reviews.csv"
-    with open(file, "w", newline="", encoding="utf-8") as opened:
-        csv.writer(opened).writerows(lines)
-    return file
+def texts(rows: int, seed: int = 5) -> list[str]:
+    """Texts of 12 words each, of which no two are alike."""
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(_WORDS.split(), 12)) + f" {i}" for i in range(rows)]
+
+
+def written(name: Path | str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Path:
+    with open(name, "w", newline="", encoding="utf-8") as opened:
+        csv.writer(opened).writerows([header, *rows])
+    return Path(name)
+
+
+def table(folder: Path, *, users: int | None = None, more: Sequence[list[str]] = ()) -> Path:
+    """A CSV of 260 rows with columns id, review, sentiment (and author), and more rows."""
+    header = ["id", "review", "sentiment", *(["author"] if users else [])]
+    rows = [[str(i), text, ("positive", "negative")[i % 2]] for i, text in enumerate(texts(260, 2))]
+    rows = [[*row, f"person {i % users}"] if users else row for i, row in enumerate(rows)]
+    return written(folder / "reviews.csv", header, [*rows, *more])
 
 
 ALIKE = [
@@ -186,17 +189,6 @@ def test_the_copies_are_for_their_owner_alone(tmp_path: Path, monkeypatch: pytes
 
 
 # --- what becomes of rows: each is used or named
-
-
-def texts(rows: int) -> list[str]:
-    rng = np.random.default_rng(5)
-    return [" ".join(rng.choice(_WORDS.split(), 12)) + f" {i}" for i in range(rows)]
-
-
-def written(name: str, header: Sequence[str] | None, rows: Sequence[Sequence[Any]]) -> Path:
-    with open(name, "w", newline="", encoding="utf-8") as opened:
-        csv.writer(opened).writerows([*([header] if header else []), *rows])
-    return Path(name)
 
 
 def proposed(file: Path, **columns: Any) -> Proposal:
