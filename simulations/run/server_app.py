@@ -7,17 +7,12 @@ also find their data.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import math
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from client.node import NODE
-from client.store.durable import private_file
 from simulations.errors import UserError
 from simulations.experiment import load, to_toml
 from simulations.progress import progress_lines
@@ -47,19 +42,9 @@ def main(grid: Grid, context: Context) -> None:
     if not out.is_absolute() or out.exists():
         raise UserError(f"out: {out}: name a folder that is not there yet, by its whole path or from ~")
     experiment = load(str(context.run_config["experiment"]))
-    started = settled_nodes(grid)
-    people = dataclasses.replace(experiment.population, users_per_node=math.ceil(experiment.population.users / started))
-    experiment = dataclasses.replace(experiment, population=people)
-
-    def engine(job: Any, *, nodes: int, folder: Path) -> Any:
-        for node in range(nodes, started):  # cohorts of equal size may leave nodes without users
-            (folder / str(node)).mkdir(mode=0o700)
-            with private_file(folder / str(node) / NODE) as file:
-                file.write((folder / "0" / NODE).read_bytes())
-        return job(grid)
-
     # The nodes read their data from this folder during the run, so it is not renamed at the end.
     with progress_lines(clock=False):
         with resume.started(out, to_toml(experiment), in_place=True):
-            write(run(experiment, out, engine=engine), out)
+            resume.Journal(out).keep_nodes(settled_nodes(grid))
+            write(run(experiment, out, engine=lambda job, **_: job(grid)), out)
         log.info(f"results are in {out}")
