@@ -142,7 +142,7 @@ class Journal:
 
 
 @contextmanager
-def started(out: Path, experiment: str, *, in_place: bool = False) -> Iterator[Path]:
+def started(out: Path, *, in_place: bool = False) -> Iterator[Path]:
     """Yield the folder of a new run, which is renamed to `out` if the block succeeds.
 
     If the block fails before there is anything worth keeping, the folder is removed. Otherwise it stays, and the error
@@ -150,7 +150,6 @@ def started(out: Path, experiment: str, *, in_place: bool = False) -> Iterator[P
 
     Args:
         out: Folder of the finished run.
-        experiment: Text of the experiment's file.
         in_place: True to work in `out` itself, for nodes that know it by name.
 
     Raises:
@@ -170,7 +169,6 @@ def started(out: Path, experiment: str, *, in_place: bool = False) -> Iterator[P
         raise UserError(f"--out {out}: cannot be written: {error.strerror}") from error
     try:
         with _finishing(part, out, _continue(out)):
-            (part / "experiment.toml").write_text(experiment, encoding="utf-8")
             yield part
     except BaseException:
         if part.exists() and not Journal(part).worth_keeping:

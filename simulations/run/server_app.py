@@ -14,7 +14,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from simulations.errors import UserError
-from simulations.experiment import load, to_toml
+from simulations.experiment import load
 from simulations.progress import progress_lines
 
 # All imports are here and none in `main`: Flower runs `main` in a thread while it loads the client's app, and two
@@ -44,7 +44,7 @@ def main(grid: Grid, context: Context) -> None:
     experiment = load(str(context.run_config["experiment"]))
     # The nodes read their data from this folder during the run, so it is not renamed at the end.
     with progress_lines(clock=False):
-        with resume.started(out, to_toml(experiment), in_place=True):
+        with resume.started(out, in_place=True):
             resume.Journal(out).keep_nodes(settled_nodes(grid))
             write(run(experiment, out, engine=lambda job, **_: job(grid)), out)
         log.info(f"results are in {out}")

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from simulations.experiment import Experiment, load, to_toml
+from simulations.experiment import Experiment, load
 from simulations.output.atomic import local_path
 from simulations.run.journal import begun, resumed, started
 from simulations.transport.engine import check_address, run_on_flower
@@ -38,7 +38,7 @@ def simulate(
     """
     engine = _engine(ray_address, actors)
     study = experiment if isinstance(experiment, Experiment) else load(experiment, overrides)
-    with started(local_path(out), to_toml(study)) as part:
+    with started(local_path(out)) as part:
         return _results(study, part, engine)
 
 

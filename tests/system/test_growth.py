@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from simulations.experiment import to_toml
 from simulations.run.journal import Journal, started
 from simulations.run.run import run
 from tests.support.studies import PRIOR, PURKAYASTHA, RANDOMIZED, experiment, in_process, without_work
@@ -36,7 +35,7 @@ def open_files(arms: int, place: Path, patch: pytest.MonkeyPatch) -> list[int]:
 
     patch.setattr(Journal, "finish", finished)
     without_work(patch)
-    with started(place / "run", to_toml(study)) as part:
+    with started(place / "run") as part:
         run(study, part, engine=in_process)
     return counts
 

@@ -23,7 +23,7 @@ import torch
 
 from mechanisms.messages.refusals import REFUSALS
 from simulations.errors import Interrupted, UserError
-from simulations.experiment import Experiment, load, to_toml
+from simulations.experiment import Experiment, load
 from simulations.run import journal
 from simulations.run.journal import Journal, refuse_unfinished, resumed, started
 from simulations.run.prepare import Prepared
@@ -96,7 +96,7 @@ def at_work(part: Path, study: Experiment, grid: Any = LocalGrid) -> None:
 
 
 def begin(out: Path, grid: Any = LocalGrid, study: Experiment = STUDY) -> None:
-    with started(out, to_toml(study)) as part:
+    with started(out) as part:
         at_work(part, study, grid)
 
 
@@ -388,9 +388,9 @@ def test_models_trained_elsewhere(place: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_run_that_is_at_work(place: Path) -> None:
-    with started(place / "run", to_toml(STUDY)):
+    with started(place / "run"):
         assert "another process is at work on this run" in refusal(place / "run")
-        with pytest.raises(UserError, match="another run into it is at work"), started(place / "run", to_toml(STUDY)):
+        with pytest.raises(UserError, match="another run into it is at work"), started(place / "run"):
             pytest.fail("it was started twice")
 
 

@@ -113,8 +113,8 @@ class Here:
     def __call__(self, jobs: Sequence[Job], at_once: int) -> Iterator[str]:
         for job in jobs:
             self.begun.append(job.name)
-            with resumed(job.out) if begun(job.out) else started(job.out, Path(job.file).read_text()) as part:
-                results = run(load(part / "experiment.toml"), part, engine=self.engine)
+            with resumed(job.out) if begun(job.out) else started(job.out) as part:
+                results = run(load(job.file), part, engine=self.engine)
                 (part / "results.json").write_text(json.dumps(results))
             yield job.name
 
