@@ -73,4 +73,5 @@ class ArmRun:
             test_records=held.test_holders.most,
         )
         words = users.words.get(slug(arm.name), {})
-        return Trained(replace(result, perturbed=words), model, sanitized, on_device)
+        predictions = {"sanitized": sanitized, "on_device": on_device}
+        return Trained(replace(result, perturbed=words), model, predictions)

@@ -46,9 +46,9 @@ def differences(arms: Sequence[Arm], answers: Mapping[str, Answers]) -> list[dic
     for earlier, later in combinations([arm.name for arm in arms if arm.name in answers], 2):
         pair = (earlier, later) if (earlier, later) in added else (later, earlier)
         first, other = (answers[name] for name in pair)
-        gaps = difference(first.sanitized, other.sanitized), difference(first.device, other.device)
-        gaps_by_kind = {kind: None if gap is None else asdict(gap) for kind, gap in zip(SPLITS, gaps, strict=True)}
-        results.append({"arm": pair[0], "less": pair[1], "users_added": pair in added} | gaps_by_kind)
+        gaps = {split: difference(first[split], other[split]) for split in SPLITS}
+        by_split = {split: None if gap is None else asdict(gap) for split, gap in gaps.items()}
+        results.append({"arm": pair[0], "less": pair[1], "users_added": pair in added} | by_split)
     return results
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulations.errors import UserError
-from simulations.experiment.result import ArmResult
+from simulations.experiment.result import SPLITS, ArmResult
 from simulations.experiment.sections import Data
 from simulations.output.atomic import whole
 from simulations.run.accuracy import Counts, score
@@ -24,12 +25,8 @@ FloatArray = NDArray[np.float64]
 _HEADINGS = ("text", "class", "sentences", "right on device", "answers", "right")
 
 
-@dataclass(frozen=True, eq=False)
-class Answers:
-    """Predictions of an arm's model: of sanitized test texts as they arrived, and of clean ones on the device."""
-
-    sanitized: Counts
-    device: Counts
+#: Counts of right predictions by split, of `SPLITS`.
+Answers = Mapping[str, Counts]
 
 
 class Predicted(NamedTuple):
@@ -54,14 +51,12 @@ class Trained(NamedTuple):
     Attributes:
         result: Line of the results, before scoring.
         model: Model (`server.protocols.protocol.Model`); None if too little was delivered to train one.
-        sanitized: Predictions of sanitized texts; None without any.
-        on_device: Predictions of clean texts; None without a model.
+        predictions: Predictions by split, of `SPLITS`; None without any.
     """
 
     result: ArmResult
     model: Any
-    sanitized: Predicted | None
-    on_device: Predicted | None
+    predictions: Mapping[str, Predicted | None]
 
 
 def requested(held: Held, origin: Origin) -> IntArray:
@@ -78,21 +73,21 @@ def predicted(scores: FloatArray, sentences: IntArray, users: IntArray | None = 
 
 def evaluate(trained: Trained, data: Data, held: Held, *, seed: int) -> tuple[ArmResult, Answers]:
     """Return an arm's result with accuracies and all measures of its model's scores, and the counts."""
-    splits = {"sanitized": trained.sanitized, "on_device": trained.on_device}
-    result, answers = with_accuracies(trained.result, held, **splits)
-    names = measures_of(data, held)
-    wanted = {"sanitized": [name for name in names if not MEASURES[name].on_device], "on_device": names}
-    measures = {split: measured(wanted[split], _guesses(data, seed, held, splits[split])) for split in splits}
+    result, answers = with_accuracies(trained.result, held, trained.predictions)
+    names, measures = measures_of(data, held), {}
+    for split, predicted in trained.predictions.items():
+        wanted = [name for name in names if split == "on_device" or not MEASURES[name].on_device]
+        measures[split] = measured(wanted, _guesses(data, seed, held, predicted))
     return replace(result, measures=measures), answers
 
 
 def with_accuracies(
-    result: ArmResult, held: Held, *, sanitized: Predicted | None, on_device: Predicted | None
+    result: ArmResult, held: Held, predictions: Mapping[str, Predicted | None]
 ) -> tuple[ArmResult, Answers]:
-    """Return the result with its accuracies and how often each class is predicted, and the counts. None is no model."""
-    answers = Answers(_counts(held, sanitized), _counts(held, on_device))
-    guessed = {"sanitized": _frequencies(held, sanitized), "on_device": _frequencies(held, on_device)}
-    return replace(result.scored(score(answers.sanitized), score(answers.device)), guessed=guessed), answers
+    """Return the result with its accuracies and how often each class is predicted, and the counts."""
+    answers = {split: _counts(held, predictions[split]) for split in SPLITS}
+    guessed = {split: _frequencies(held, predictions[split]) for split in SPLITS}
+    return replace(result.scored(*(score(answers[split]) for split in SPLITS)), guessed=guessed), answers
 
 
 def _frequencies(held: Held, predicted: Predicted | None) -> list[int]:
@@ -150,7 +145,7 @@ def write_answers(path: Path, held: Held, answers: Answers) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     first = np.unique(held.test_texts, return_index=True)[1]
     names = [" ".join(held.test.classes[label].split()) for label in held.test.labels[first]]
-    columns = (answers.device.guesses, answers.device.right, answers.sanitized.guesses, answers.sanitized.right)
+    columns = [column for split in reversed(SPLITS) for column in (answers[split].guesses, answers[split].right)]
     with whole(path, private=True) as file:
         file.write(("\t".join(_HEADINGS) + "\n").encode())
         for row in zip(first.tolist(), names, *(column.tolist() for column in columns), strict=True):
@@ -171,4 +166,4 @@ def read_answers(path: Path) -> Answers:
         columns = np.array([row[2:] for row in rows], np.int64).reshape(len(rows), 4).T
     except (OSError, ValueError):
         raise UserError(f"{path}: does not hold what an arm answered; run the experiment anew") from None
-    return Answers(sanitized=Counts(columns[2], columns[3]), device=Counts(columns[0], columns[1]))
+    return {"sanitized": Counts(*columns[2:]), "on_device": Counts(*columns[:2])}

@@ -111,7 +111,8 @@ def centralised(experiment: Experiment, arm: Arm, prepared: Prepared) -> Trained
         way=CENTRALISED.name,
         budget=Promise(math.inf, None, STATEMENT, math.inf, math.inf),
     )
-    return Trained(result, None, None, predicted(scores, np.arange(len(held.test))))
+    predictions = {"sanitized": None, "on_device": predicted(scores, np.arange(len(held.test)))}
+    return Trained(result, None, predictions)
 
 
 def _rows(public: Public, held: Held) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
@@ -181,12 +182,11 @@ def paper(experiment: Experiment, setup: ArmSetup, held: Held, mechanism: Mechan
     log.info(f"{arm.name}: accounting: what one user's releases cost, rung by rung")
     what = Releases(mechanism, label, train=(len(held.train),))
     rungs = of_run(setup, what, records=held.holders.most, test_records=None)
-    return Trained(
-        replace(result, **rungs),
-        _Published(pipeline),
-        predicted(maps.logits(noisy), np.tile(rows, repeats)),
-        predicted(maps.logits(z), rows),
-    )
+    predictions = {
+        "sanitized": predicted(maps.logits(noisy), np.tile(rows, repeats)),
+        "on_device": predicted(maps.logits(z), rows),
+    }
+    return Trained(replace(result, **rungs), _Published(pipeline), predictions)
 
 
 def _promise(mechanism: Mechanism, label: Mechanism | None, epochs: int) -> Promise:

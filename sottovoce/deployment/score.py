@@ -75,4 +75,5 @@ def _scored(arm: str, prepared: Prepared, *, server: Path, origins: Path) -> tup
         )
     clean = classify(model, prepared.public, records.test.texts)
     on_device = Predicted(clean, np.arange(len(clean)))
-    return with_accuracies(replace(result, dropped=dropped), records, sanitized=sanitized, on_device=on_device)
+    predictions = {"sanitized": sanitized, "on_device": on_device}
+    return with_accuracies(replace(result, dropped=dropped), records, predictions)

@@ -38,7 +38,7 @@ def test_it_learns_from_users_and_releases_nothing() -> None:
     trained = centralised(study, study.arms[0], ready)
     result, answers = evaluate(trained, study.data, ready.held, seed=study.seed)
     assert result.accuracy_clean_test is not None and result.accuracy_clean_test > 0.9 and trained.model is None
-    assert result.accuracy is None and not answers.sanitized.guesses.any() and result.bytes_per_user is None
+    assert result.accuracy is None and not answers["sanitized"].guesses.any() and result.bytes_per_user is None
     assert result.measures["on_device"]["macro-f1"]["value"] > 0.9
     assert trust.unprotected(result) and trust.local(result) is None and trust.central(result) == (None, "the server")
     cost = facts.paid(result, "training user")
@@ -73,5 +73,5 @@ def test_the_published_procedure_is_scored_on_both_splits_and_not_private(tmp_pa
     result, answers = evaluate(trained, study.data, ready.held, seed=study.seed)
     assert trust.unprotected(result) and result.budget.worst_case_epsilon == math.inf and trained.model is not None
     assert (result.budget.metric_epsilon, result.budget.label_epsilon) == (2 * 10.0, 3.0)
-    assert answers.sanitized.guesses.sum() == 3 * TEST and answers.device.guesses.sum() == TEST
+    assert answers["sanitized"].guesses.sum() == 3 * TEST and answers["on_device"].guesses.sum() == TEST
     assert result.delivered == USERS and None not in (result.accuracy, result.accuracy_clean_test)

@@ -9,7 +9,7 @@ from scipy.stats import binom, multinomial
 
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
-from simulations.experiment.result import ArmResult
+from simulations.experiment.result import SPLITS, ArmResult
 from simulations.run.accuracy import Counts, Difference, difference, score
 from simulations.run.evaluation import Answers, Predicted, read_answers, requested, with_accuracies, write_answers
 from simulations.run.population import assign, online
@@ -36,7 +36,7 @@ def counts(guesses: list[int], right: list[int]) -> Counts:
 def scored(truth: Held, classes: list[int], users: list[int], device: list[int]) -> tuple[ArmResult, Answers]:
     sanitized = Predicted(np.array(classes), requested(truth, origin(users)))
     on_device = Predicted(np.array(device), np.arange(len(device)))
-    return with_accuracies(ArmResult("a"), truth, sanitized=sanitized, on_device=on_device)
+    return with_accuracies(ArmResult("a"), truth, {"sanitized": sanitized, "on_device": on_device})
 
 
 def test_the_error_counts_what_arrived() -> None:
@@ -53,8 +53,8 @@ def test_a_text_that_is_asked_about_often_is_one_text() -> None:
     assert score(counts([1] * 40, [1] * 30 + [0] * 10)) == score(counts([10] * 40, [10] * 30 + [0] * 10))
     truth = held(["a", "b", "a", "c"], [0, 1, 0, 0], repeats=2)
     _, answers = scored(truth, [0, 1, 1, 0], [101, 100, 999, 106], [0, 0, 0, 0])
-    assert answers.device.guesses.tolist() == [2, 1, 1] and answers.device.right.tolist() == [2, 0, 1]
-    assert answers.sanitized.guesses.tolist() == [2, 1, 0] and answers.sanitized.right.tolist() == [1, 0, 0]
+    assert answers["on_device"].guesses.tolist() == [2, 1, 1] and answers["on_device"].right.tolist() == [2, 0, 1]
+    assert answers["sanitized"].guesses.tolist() == [2, 1, 0] and answers["sanitized"].right.tolist() == [1, 0, 0]
 
 
 def test_without_a_prediction_there_is_no_accuracy() -> None:
@@ -62,7 +62,7 @@ def test_without_a_prediction_there_is_no_accuracy() -> None:
     assert score(empty) is None and difference(empty, counts([1, 1], [1, 0])) is None
     alone = score(counts([5, 0], [3, 0]))
     assert alone is not None and alone.accuracy == 0.6 and math.isnan(alone.error)
-    result, _ = with_accuracies(ArmResult("a"), held(["a"], [0]), sanitized=None, on_device=None)
+    result, _ = with_accuracies(ArmResult("a"), held(["a"], [0]), dict.fromkeys(SPLITS))
     assert result.accuracy is None and result.guessed == {"sanitized": [], "on_device": []}
 
 
@@ -143,7 +143,7 @@ def test_answers_are_a_table_that_reads_back(tmp_path: Path) -> None:
         "text\tclass\tsentences\tright on device\tanswers\tright\n0\tgood\t2\t1\t2\t1\n1\tbad\t1\t1\t1\t0\n"
     )
     again = read_answers(path)
-    assert score(again.sanitized) == score(answers.sanitized) and score(again.device) == score(answers.device)
+    assert all(score(again[split]) == score(answers[split]) for split in SPLITS)
     for broken in ("", text[:-10], text.replace("right", "wrong"), text.replace("\t2", "\ttwo")):
         path.write_text(broken)
         with pytest.raises(UserError, match=r"a\.tsv: does not hold what an arm answered"):

@@ -311,6 +311,7 @@ def test_correlations_are_scipy_s() -> None:
 def test_a_model_of_numbers_is_measured_by_them() -> None:
     truth = held(np.arange(30) % 3)
     sure = predicted(50 * np.eye(3)[truth.test.labels], np.arange(30))
-    result, _ = evaluate(Trained(ArmResult("a"), None, None, sure), SCORES, truth, seed=1)
+    trained = Trained(ArmResult("a"), None, {"sanitized": None, "on_device": sure})
+    result, _ = evaluate(trained, SCORES, truth, seed=1)
     assert result.measures == {"sanitized": {"pearson": None, "spearman": None}, "on_device": ANY}
     assert [each["value"] for each in result.measures["on_device"].values()] == pytest.approx([1.0, 1.0])

@@ -161,7 +161,8 @@ def test_an_epsilon_between_data_that_agree_in_something_public_says_so() -> Non
 def answers(sanitized: float, device: float, n: int = 100) -> Answers:
     """Of so many texts the first ones are right."""
     one = np.ones(n, np.int64)
-    return Answers(*(Counts(one, (np.arange(n) < share * n).astype(np.int64)) for share in (sanitized, device)))
+    shares = {"sanitized": sanitized, "on_device": device}
+    return {split: Counts(one, (np.arange(n) < share * n).astype(np.int64)) for split, share in shares.items()}
 
 
 WIDE = PURKAYASTHA | {"dim": 8}
