@@ -138,7 +138,7 @@ def embed(encoder: Encoder, texts: Sequence[Text]) -> CachedEmbeddings:
     maker = made_by(("client.models.encoder",), _LIBRARIES)
     folder = cache_folder() / "embeddings" / f"{encoder.identity[:32]}-{maker}"
     column = TextColumn.of(texts)
-    keys, first, inverse = _distinct(_keys(column))
+    keys, first, inverse = np.unique(_keys(column), axis=0, return_index=True, return_inverse=True)
     paths, rows = _find(folder, keys, encoder.dim)
     if (rows < 0).any():
         with _one_at_a_time(folder):
@@ -149,7 +149,7 @@ def embed(encoder: Encoder, texts: Sequence[Text]) -> CachedEmbeddings:
         raise OSError(f"{folder} loses embeddings while they are being made; is the disk sound?")
     if not paths:
         paths = (_add(folder, keys, np.empty((0, encoder.dim), np.float32)),)
-    return CachedEmbeddings(Tables(paths), rows[inverse])
+    return CachedEmbeddings(Tables(paths), rows[inverse.reshape(-1)])
 
 
 @contextmanager
@@ -187,17 +187,6 @@ def _keys(texts: Sequence[Text]) -> Keys:
         data = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
         hashes += hashlib.blake2b(data, digest_size=16).digest()
     return np.frombuffer(hashes, dtype=np.uint64).reshape(-1, 2)
-
-
-def _distinct(keys: Keys) -> tuple[Keys, NDArray[np.int64], NDArray[np.int64]]:
-    """Return the distinct keys in ascending order, the position of each, and the index of every key among them."""
-    order = np.lexsort((keys[:, 1], keys[:, 0]))
-    ordered = keys[order]
-    new = np.ones(len(keys), bool)
-    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    inverse = np.empty(len(keys), np.int64)
-    inverse[order] = np.cumsum(new) - 1
-    return ordered[new], order[new], inverse
 
 
 def _find(folder: Path, keys: Keys, width: int) -> tuple[tuple[Path, ...], NDArray[np.int64]]:

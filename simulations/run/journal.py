@@ -8,14 +8,13 @@ ledgers: a resumed run sends the requests of unfinished arms again, and users re
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import platform
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
@@ -258,14 +257,11 @@ def _finishing(part: Path, out: Path, hint: str) -> Iterator[None]:
 
 
 def _locked(part: Path) -> bool:
-    try:
-        with open(part / UNFINISHED / "lock", "a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
+    if not (part / UNFINISHED).is_dir():
         return False
-    return False
+    with suppress(UserError), alone(part / UNFINISHED / "lock", ""):
+        return False
+    return True
 
 
 @contextmanager
