@@ -18,7 +18,7 @@ from huggingface_hub import constants
 from client.store.durable import file_hash
 from server import hub
 from server.checkpoint_files import MINILM_SHA256, kept, read_layout, resolve
-from simulations.errors import UserError
+from simulations.errors import UserError, in_short
 from simulations.output.atomic import made_once
 
 log = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ def _from_hub(known: Named, folder: Path) -> None:
             known.hub, revision=known.revision or None, allow_patterns=list(_PATTERNS), local_dir=str(folder)
         )
     except Exception as error:  # of many types: OSError, ValueError, HTTP
-        raise UserError(f"encoder: {known.hub} cannot be downloaded: {(str(error).splitlines() or [''])[0]}") from error
+        raise UserError(f"encoder: {known.hub} cannot be downloaded: {in_short(error)}") from error
     shutil.rmtree(folder / ".cache", ignore_errors=True)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from client.device.https import host_and_port
-from simulations.errors import Terminated, UserError
+from simulations.errors import Terminated, UserError, in_short
 from simulations.transport.quiet import QUIET, hush_flower
 from simulations.transport.signals import handling
 
@@ -195,7 +195,7 @@ def _ray(environment: dict[str, str], actors: int | None, address: str | None) -
     except (ConnectionError, RuntimeError) as error:
         if address is None:
             raise
-        raise UserError(f"--ray-address {address}: the Ray cluster cannot be joined: {_first_line(error)}") from error
+        raise UserError(f"--ray-address {address}: the Ray cluster cannot be joined: {in_short(error)}") from error
     if threading.current_thread() is threading.main_thread() and handler is not None:
         signal.signal(signal.SIGTERM, handler)  # Ray's own prints a native stack and aborts
     try:
@@ -261,7 +261,7 @@ def _start_node_store(folder: Path) -> Any:
     try:
         seen = ray.get(node_store.sees.remote(), timeout=_MACHINE_SECONDS)
     except ray.exceptions.RayError as error:
-        raise UserError(f"--ray-address: the cluster's part on this machine failed: {_first_line(error)}") from error
+        raise UserError(f"--ray-address: the cluster's part on this machine failed: {in_short(error)}") from error
     if not seen:
         raise UserError(
             f"--ray-address: the cluster's part on this machine does not see {folder}, or may not write to it; start "
@@ -300,7 +300,7 @@ def _check_machines() -> None:
         try:
             versions = ray.get(answer, timeout=_MACHINE_SECONDS)
         except ray.exceptions.RayError as error:
-            raise UserError(f"--ray-address: the machine {machine} does not answer: {_first_line(error)}") from error
+            raise UserError(f"--ray-address: the machine {machine} does not answer: {in_short(error)}") from error
         if fault := machine_fault(versions, here):
             raise UserError(f"--ray-address: the machine {machine} {fault}")
 
@@ -313,7 +313,3 @@ def machine_fault(there: Mapping[str, str | None], here: Mapping[str, str]) -> s
         if release != here[name]:
             return f"has {name} {release}, and this one {here[name]}: install the same"
     return None
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

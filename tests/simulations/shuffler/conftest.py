@@ -11,6 +11,11 @@ from simulations.shuffler.store import Store
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path / "store.sqlite") as opened:
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "shuffler" / "store.sqlite"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    with Store(path) as opened:
         yield opened

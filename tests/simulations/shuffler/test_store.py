@@ -6,7 +6,7 @@ import random
 import resource
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +42,6 @@ def numbers(taken: Admitted) -> tuple[int, int, int]:
 
 def rows_of(*replies: Sealed) -> list[bytes]:
     return sorted(bytes(row) for reply in replies for row in reply.rows)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "shuffler" / "store.sqlite"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    with Store(path) as there:
-        yield there
 
 
 def test_a_stage_from_first_to_last(store: Store, path: Path) -> None:
