@@ -66,12 +66,12 @@ def test_a_symbolic_link_is_followed_and_stays(tmp_path: Path) -> None:
     with staged(tmp_path / "run") as part:
         (part / "a").write_text("1")
     (there / "study").mkdir()  # empty
-    with started(tmp_path / "study"):
-        pass
+    with started(tmp_path / "study") as part:
+        (part / "a").write_text("1")
     assert all((tmp_path / name).is_symlink() for name in ("file", "run", "study"))
     assert sorted(p.name for p in there.iterdir()) == ["file", "run", "study"]
     assert (there / "file").read_bytes() == b"content" and (there / "run" / "a").exists()
-    assert (there / "study" / "experiment.toml").exists()
+    assert (there / "study" / "a").exists()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(OSError, match="loop") as caught, whole(tmp_path / "loop"):
         raise AssertionError

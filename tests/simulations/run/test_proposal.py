@@ -35,10 +35,10 @@ from tests.support.tables import made
 _WORDS = "good bad fine awful film book plot story actor scene long short dull bright sharp loud calm warm cold plain"
 
 
-def texts(rows: int, seed: int = 5) -> list[str]:
-    """Texts of 12 words each, of which no two are alike."""
+def texts(rows: int, seed: int = 5, words: int = 12) -> list[str]:
+    """Texts of which no two are alike."""
     rng = np.random.default_rng(seed)
-    return [" ".join(rng.choice(_WORDS.split(), 12)) + f" {i}" for i in range(rows)]
+    return [" ".join(rng.choice(_WORDS.split(), words)) + f" {i}" for i in range(rows)]
 
 
 def written(name: Path | str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Path:
@@ -50,7 +50,7 @@ def written(name: Path | str, header: Sequence[str], rows: Sequence[Sequence[Any
 def table(folder: Path, *, users: int | None = None, more: Sequence[list[str]] = ()) -> Path:
     """A CSV of 260 rows with columns id, review, sentiment (and author), and more rows."""
     header = ["id", "review", "sentiment", *(["author"] if users else [])]
-    rows = [[str(i), text, ("positive", "negative")[i % 2]] for i, text in enumerate(texts(260, 2))]
+    rows = [[str(i), text, ("positive", "negative")[i % 2]] for i, text in enumerate(texts(260, 2, 16))]
     rows = [[*row, f"person {i % users}"] if users else row for i, row in enumerate(rows)]
     return written(folder / "reviews.csv", header, [*rows, *more])
 
