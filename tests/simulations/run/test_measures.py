@@ -18,7 +18,7 @@ from simulations.corpora.files import read_files
 from simulations.corpora.parts import load_split
 from simulations.errors import UserError
 from simulations.experiment import from_table
-from simulations.experiment.result import SHOWN, ArmResult
+from simulations.experiment.result import SHOWN, SPLITS, ArmResult
 from simulations.experiment.sections import MEASURES as KEYS
 from simulations.experiment.sections import Data, Population
 from simulations.run.evaluation import Trained, evaluate, predicted
@@ -308,7 +308,12 @@ def test_correlations_are_scipy_s() -> None:
     assert np.isnan(pearson(np.ones(3), truth[:3], np.ones(3)))
 
 
-def test_a_model_of_numbers_is_measured_by_them() -> None:
+def test_a_model_is_measured_by_what_its_data_need_and_on_the_device_by_own_labels() -> None:
+    owned = held(np.arange(40) % 2, users=np.repeat(np.arange(20), 2))
+    guesses = predicted(np.eye(2)[owned.test.labels], np.arange(40))
+    trained = Trained(ArmResult("a"), None, dict.fromkeys(SPLITS, guesses))
+    result, _ = evaluate(trained, Data(), owned, seed=1)
+    assert {split for split in SPLITS if "own-labels" in result.measures[split]} == {"on_device"}
     truth = held(np.arange(30) % 3)
     sure = predicted(50 * np.eye(3)[truth.test.labels], np.arange(30))
     trained = Trained(ArmResult("a"), None, {"sanitized": None, "on_device": sure})
