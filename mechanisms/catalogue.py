@@ -107,14 +107,7 @@ def admit_installed(names: Iterable[str]) -> None:
             admit(name)
 
 
-def build(
-    spec: Mapping[str, Any],
-    *,
-    channel: str,
-    dim: int | None = None,
-    classes: int | None = None,
-    vocabulary: Vocabulary | None = None,
-) -> Any:
+def build(spec: Mapping[str, Any], *, channel: str, **sizes: Any) -> Any:
     """Return `rebuild` of a spec that this process's user wrote: it may name plugins (`admit`)."""
     name = spec.get("mechanism")
     if isinstance(name, str):
@@ -124,7 +117,7 @@ def build(
             raise ValueError(f"{channel}: {error}") from error
         if kind.name != name:  # named by its place, installed under its name
             spec = {**spec, "mechanism": kind.name}
-    return rebuild(spec, channel=channel, dim=dim, classes=classes, vocabulary=vocabulary)
+    return rebuild(spec, channel=channel, **sizes)
 
 
 def rebuild(

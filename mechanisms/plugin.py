@@ -196,7 +196,8 @@ def load(name: str, taken: frozenset[str]) -> type[Any]:
             f"{name}: cannot be imported ({type(error).__name__}: {_line(error)}); is its package installed, or its "
             "folder on PYTHONPATH?"
         ) from error
-    _check_kind(name, kind)
+    if complaint := _complaint(kind):
+        raise ValueError(f"{name}: {complaint}")
     if kind.name in taken:
         raise ValueError(f"{name}: calls itself {kind.name!r}, as a mechanism of the catalogue does; rename it")
     if kind.name != name and not (kind.name in (points := installed()) and points[kind.name].value == reference):
@@ -208,49 +209,46 @@ def load(name: str, taken: frozenset[str]) -> type[Any]:
     return mechanism_type
 
 
-def _check_kind(name: str, kind: Any) -> None:
-    """Raise ValueError unless the class is one of a mechanism, and states its guarantee."""
+def _complaint(kind: Any) -> str:
+    """Return why this is no class of a mechanism that states its guarantee; "" if it is one."""
     if not isinstance(kind, type):
-        raise ValueError(f"{name}: is no class but a {type(kind).__name__}; name the mechanism's class")
+        return f"is no class but a {type(kind).__name__}; name the mechanism's class"
     if not (is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
-        raise ValueError(f"{name}: is no frozen dataclass; its fields are the mechanism's public parameters")
-    channel = getattr(kind, "channel", None)
-    if channel not in CHANNELS:
-        raise ValueError(f"{name}: states no channel; give it one of {', '.join(CHANNELS)}, got {channel!r}")
+        return "is no frozen dataclass; its fields are the mechanism's public parameters"
+    if (channel := getattr(kind, "channel", None)) not in CHANNELS:
+        return f"states no channel; give it one of {', '.join(CHANNELS)}, got {channel!r}"
     if not isinstance(getattr(kind, "name", None), str):
-        raise ValueError(f"{name}: states no name; derive it from mechanisms.plugin.OwnMechanism, or give it one")
+        return "states no name; derive it from mechanisms.plugin.OwnMechanism, or give it one"
     for needed in ("guarantee", "privacy_loss", "sample", "grid"):
         if not hasattr(kind, needed):
-            raise ValueError(f"{name}: has no {needed}; derive it from mechanisms.plugin.OwnMechanism, or write it")
+            return f"has no {needed}; derive it from mechanisms.plugin.OwnMechanism, or write it"
     sample: Any = kind.sample  # type: ignore[attr-defined]
     rng = inspect.signature(sample).parameters.get("rng")
     if rng is None or rng.kind is not inspect.Parameter.KEYWORD_ONLY or rng.default is not inspect.Parameter.empty:
-        raise ValueError(f"{name}: its sample must take its randomness as `*, rng`, required and by keyword")
-    if issubclass(kind, OwnMechanism):
-        _check_stated(name, kind)
+        return "its sample must take its randomness as `*, rng`, required and by keyword"
+    return _unstated(kind) if issubclass(kind, OwnMechanism) else ""
 
 
-def _check_stated(name: str, kind: type[OwnMechanism]) -> None:
-    """Raise ValueError unless the base class has all that it derives a theorem from, or both halves are written."""
+def _unstated(kind: type[OwnMechanism]) -> str:
+    """Return what the base class lacks to derive a theorem from, unless both halves of it are written."""
     halves = {half for half in ("guarantee", "privacy_loss") if getattr(kind, half) is getattr(OwnMechanism, half)}
     if not halves:
-        return
+        return ""
     if len(halves) < 2:
-        raise ValueError(f"{name}: writes one of guarantee and privacy_loss, and they go together; write {min(halves)}")
+        return f"writes one of guarantee and privacy_loss, and they go together; write {min(halves)}"
     named = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     vectors = CHANNELS[kind.channel].domain.vectors
     metrics = METRICS if vectors else ("discrete", "euclidean") if CHANNELS[kind.channel] is TEXT else ("discrete",)
     if getattr(kind, "metric", None) not in metrics or not ("epsilon" in named or hasattr(kind, "epsilon")):
-        raise ValueError(
-            f"{name}: does not state its guarantee; give it a field epsilon and a metric, {' or '.join(metrics)}, or "
-            "write guarantee and privacy_loss"
+        return (
+            f"does not state its guarantee; give it a field epsilon and a metric, {' or '.join(metrics)}, or write "
+            "guarantee and privacy_loss"
         )
     if hasattr(kind, "distances"):  # they may be larger than those from which the guarantee would be derived
-        raise ValueError(
-            f"{name}: states distances of its own; write guarantee and privacy_loss, of the largest of them"
-        )
+        return "states distances of its own; write guarantee and privacy_loss, of the largest of them"
     if vectors and not hasattr(kind, "numeric_delta"):
-        raise ValueError(f"{name}: does not state numeric_delta, how far its draws may be from its theorem's")
+        return "does not state numeric_delta, how far its draws may be from its theorem's"
+    return ""
 
 
 @lru_cache(maxsize=16)
