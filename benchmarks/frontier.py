@@ -40,7 +40,7 @@ from mechanisms.gaussian import Gaussian
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import signed_directions
 from mechanisms.streams import SeededUniforms
-from server.training.principal import pca_maps
+from server.maps import pca_maps
 from simulations.artifacts.public import CachedEncoder
 from simulations.output.figures import COLOURS, MARKERS, new_figure, save
 

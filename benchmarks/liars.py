@@ -24,7 +24,7 @@ from scipy.special import expit
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import statistic_vectors
 from mechanisms.streams import SeededUniforms
-from server.training.principal import pca_maps
+from server.maps import pca_maps
 from server.training.robust_mean import RobustMean, honest_moment, robust_mean
 from server.training.statistic_head import Prospects, linear_head, mean_noise, of_users, simplex_codes
 from simulations.experiment import load

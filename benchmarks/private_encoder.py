@@ -28,12 +28,10 @@ from benchmarks.in_process import TorchEncoder
 from server.accelerator import beside, lent, place
 from server.checkpoint import load as load_checkpoint
 from server.checkpoint_files import read_layout
-from server.maps import Maps
+from server.maps import Maps, factored, pca_maps
 from server.model import pool
 from server.text_batches import collate, tokenize
 from server.training.descent import DPSGD
-from server.training.principal import pca_maps
-from server.training.rescale import factored
 from simulations.experiment import load
 from simulations.progress import progress_lines
 from simulations.run.prepare import parts

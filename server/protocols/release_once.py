@@ -13,11 +13,11 @@ import numpy as np
 from mechanisms.channels import ANSWER, EMBEDDING, LABEL
 from mechanisms.identity import Identity
 from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, decoded
+from server.maps import rescaled
 from server.protocols.declaration import Alone, Option, TrainingProtocol
 from server.protocols.models import EmbeddingModel
 from server.protocols.protocol import Channels, Conversation, Public, Training
 from server.training.head import log_transition, train_head
-from server.training.rescale import rescaled
 
 log = logging.getLogger(__name__)
 

@@ -31,15 +31,13 @@ from mechanisms.messages.release import Release
 from mechanisms.messages.request import Request
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import constant_share
-from server.maps import Maps
+from server.maps import Maps, factored, pca_maps, rescaled
 from server.protocols.declaration import Alone, Option, TrainingProtocol
 from server.protocols.models import ENCODER, STUDENT, EmbeddingModel
 from server.protocols.protocol import Channels, Conversation, Encoding, Public, Publish, Training
 from server.training.class_names import RATE, name_probabilities, pseudo_labels
 from server.training.descent import DPSGD
-from server.training.principal import pca_maps
 from server.training.public_maps import dim_of
-from server.training.rescale import factored, rescaled
 from server.training.robust_mean import MAX_TESTED, BatchTest, honest_moment, robust_mean
 from server.training.statistic_head import (
     CANDIDATES,

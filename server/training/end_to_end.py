@@ -13,13 +13,12 @@ from mechanisms.arrays import FloatArray
 from mechanisms.pieces import Text
 from server.accelerator import lent
 from server.checkpoint import load, positions
-from server.maps import Maps
+from server.maps import Maps, factored
 from server.model import Pipeline
 from server.text_batches import checked, collate, seeded, tokenize
 from server.training.head import log_likelihood, train_head
 from server.training.loop import train
 from server.training.noise import Noise
-from server.training.rescale import factored
 
 #: Number of texts whose mean embedding is the maps' starting `mean`.
 CENTRE = 512

@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.mechanism import Mechanism, parameters
-from server.maps import Maps
+from server.maps import Maps, checked, factored, pca_maps, rescaled
 from server.training.head import train_head
 from server.training.noise import Noise, sanitize_public
-from server.training.principal import checked, pca_maps
-from server.training.rescale import factored, rescaled
 
 #: Share of the public rows that choose among candidates for m'.
 HELD_OUT = 0.25

@@ -22,7 +22,7 @@ from mechanisms.mechanism import Mechanism, parameters
 from mechanisms.messages.questions import decoded
 from mechanisms.privunit import MAX_DIM
 from mechanisms.projection import constant_share, project
-from server.training.principal import pca_maps
+from server.maps import pca_maps
 
 #: Decay of a direction's label information with its variance λ: its share of E[code ⊗ (f - f̄)]² is λ^DECAY.
 #: Between 2.7 and 3.3 on labelled public text of four corpora of two classes (SST-2, CR, SUBJ, built-in reviews), flat

@@ -18,7 +18,7 @@ from mechanisms.mechanism import Mechanism, parameters
 from mechanisms.messages.questions import QUESTIONS, LabelQuestion, Projection
 from mechanisms.messages.request import Request
 from mechanisms.vocabulary import Vocabulary
-from server.training.principal import pca_maps
+from server.maps import pca_maps
 from server.training.statistic_head import simplex_codes
 from simulations.artifacts.cache import embed
 from simulations.artifacts.encoder import encoder_folder

@@ -10,12 +10,10 @@ from mechanisms.gaussian import Gaussian
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.streams import SimulationStreams
-from server.maps import Maps
+from server.maps import SHARPEN, Maps, factored, pca_maps, rescaled
 from server.training.head import train_head
 from server.training.noise import Noise, sanitize_public
-from server.training.principal import pca_maps
 from server.training.public_maps import learn_maps
-from server.training.rescale import SHARPEN, factored, rescaled
 
 WIDTH, NAMES = 24, ("mean", "m1", "m2", "head_w", "head_b")
 

@@ -15,12 +15,11 @@ from mechanisms.spherical import Purkayastha
 from server import checkpoint, checkpoint_files
 from server.card import model_card
 from server.export import export_encoder
-from server.maps import Maps
+from server.maps import Maps, pca_maps
 from server.model import Pipeline
 from server.training.end_to_end import NOT_PRIVATE, train_paper
 from server.training.finetune import finetune
 from server.training.noise import sanitize_public
-from server.training.principal import pca_maps
 from tests.support.results import user
 from tests.support.tiny_models import bert, reviews
 

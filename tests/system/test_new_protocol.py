@@ -26,7 +26,7 @@ from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, deco
 from server.protocols.declaration import Option, TrainingProtocol
 from server.protocols.models import EmbeddingModel
 from server.training.head import log_transition
-from server.training.rescale import factored
+from server.maps import factored
 
 SHRINKAGE = Option("shrinkage", 0.1, "Share by which each mean is moved to the mean of all classes.")
 

@@ -22,9 +22,9 @@ from mechanisms.projection import statistic_vectors
 from mechanisms.streams import SimulationStreams
 from server.checkpoint_files import read_layout
 from server.export import export_encoder
+from server.maps import pca_maps
 from server.protocols import statistics as way
 from server.protocols.protocol import Channels
-from server.training.principal import pca_maps
 from server.training.statistic_head import (
     head_with_names,
     linear_head,
