@@ -25,14 +25,19 @@ _NUMBERS = (-1, 0, 1, 2, 3, 100, 32768, 2**31, 2**53, 2**63 - 1, -(2**63), 1.5, 
 _VALUES = (*_TEXTS, *_NUMBERS, True, b"\x80\x04K\x01.", [1, 2], ["a"], [0.5], [])
 _JSON = (*_NUMBERS, *_TEXTS, None, True, [], {}, [[["deep"]]], [["a", "b"]] * 50, 10**400, 1e-300, "kept")
 _KEYS = ("epsilon", "sigma", "dim", "classes", "mechanism", "normalize", "length", "tokens", "vocabulary", "HIV")
-_DTYPES = ("float32", "int16", "int64", "float64", "object", "<f4", "U8", "complex128", "", "float32\n")
-_SHAPES = ((), (0,), (3,), (24, 4), (4, 24), (-1,), (-1, -4), (2**40,), (2**31, 2**31), (1.5,), ("4",))
+_NAMES = ("HIV", "prior_w", "z", "users", "seed")
+_RECORDS = ConfigRecord({"HIV": 1}), MetricRecord({"loss": 0.5}), ArrayRecord(), ConfigRecord()
+#: Dtype, shape, stype and bytes of an array.
+_ARRAYS: tuple[tuple[Any, ...], ...] = (
+    ("float32", "int16", "int64", "float64", "object", "<f4", "U8", "complex128", "", "float32\n"),
+    ((), (0,), (3,), (24, 4), (4, 24), (-1,), (-1, -4), (2**40,), (2**31, 2**31), (1.5,), ("4",)),
+    ("", "pickle", "sottovoce.raw\n"),
+    (b"", b"\x80\x04K\x01."),
+)
+_FLOATS = (math.nan, math.inf, -math.inf, 3e38, 1e-45, 0.0, -1.0)
 
+#: Records by name, each of values by key; an array is a tuple of the four.
 Parts = dict[str, Any]
-
-
-class Packed(list):
-    """The dtype, shape, stype and bytes of an array."""
 
 
 class Fuzzer:
@@ -61,52 +66,41 @@ class Fuzzer:
         for valid in self.valid:
             for name, part in _apart(valid).items():
                 for key, value in part.items():
-                    large: list[Any] = []
-                    if isinstance(value, Packed):
+                    large: list[Any] = ["[" + "0," * (HUGE // 2)] if isinstance(value, str) else []
+                    if isinstance(value, tuple):
                         dtype, _, stype, data = value
-                        large.append(Packed([dtype, (HUGE // np.dtype(dtype).itemsize,), stype, bytes(HUGE)]))
-                        large.append(Packed([dtype, (2**40, 2), stype, data]))
-                    elif isinstance(value, str):
-                        large.append("[" + "0," * (HUGE // 2))
+                        large.append((dtype, (HUGE // np.dtype(dtype).itemsize,), stype, bytes(HUGE)))
+                        large.append((dtype, (2**40, 2), stype, data))
                     for changed in large:
                         parts = _apart(valid)
                         parts[name][key] = changed
                         yield _together(parts)
 
     def _break(self, parts: Parts) -> None:
-        places = [(part, key) for part in parts.values() if isinstance(part, dict) for key in part]
-        if not places or self.random.random() < 0.2:
-            self._break_records(parts)
-            return
-        part, key = self.pick(places)
-        value = part[key]
-        if self.random.random() < 0.15:
-            part.pop(key)
-        elif isinstance(value, Packed):
-            name = self.pick((key, key, key, "HIV", "prior_w", "z", "users"))
-            part[name] = self._numbers(value) if self.random.random() < 0.5 else self._array(value)
-        elif isinstance(value, str) and value.startswith("{") and self.random.random() < 0.5:
-            part[key] = self._json(value)
-        elif isinstance(value, str) and self.random.random() < 0.6:
-            part[key] = self._text(value)
-        else:
-            part[self.pick((key, key, key, "seed", "HIV"))] = self.pick(_VALUES)
-
-    def _break_records(self, parts: Parts) -> None:
-        """Leave out a record, put in another, or one, or a value, of another valid message."""
+        """Leave out, add or change a value or a record; some are those of another valid message."""
         other = _apart(self.pick(self.valid))
-        name = self.pick(list(other))
-        match self.random.randrange(4):
-            case 0:
-                parts.pop(self.pick([*parts, ""]), None)
-            case 1:
-                records = ConfigRecord({"HIV": 1}), MetricRecord({"loss": 0.5}), ArrayRecord(), ConfigRecord()
-                parts[self.pick((*parts, "loss", "text.arrays", "label.about", "ids", ""))] = self.pick(records)
-            case 2 if isinstance(parts.get(name), dict) and other[name]:
-                key = self.pick(list(other[name]))
-                parts[name][key] = other[name][key]
-            case _:
-                parts[name] = other[name]
+        places = [(name, key) for name, part in parts.items() if isinstance(part, dict) for key in part]
+        if not places or self.random.random() < 0.2:
+            name = self.pick((*parts, *other, "loss", "text.arrays", "label.about", ""))
+            record = self.pick((None, other.get(name), other.get(name), *_RECORDS))
+            parts.pop(name, None)
+            parts |= {} if record is None else {name: record}
+            return
+        name, key = self.pick(places)
+        value = parts[name][key]
+        if self.random.random() < 0.15:
+            parts[name].pop(key)
+            return
+        key = self.pick((key, key, key, key, self.pick(_NAMES)))
+        others = other.get(name, {})
+        if isinstance(others, dict) and key in others and self.random.random() < 0.1:
+            parts[name][key] = others[key]
+        elif isinstance(value, tuple):
+            parts[name][key] = self._array(value)
+        elif isinstance(value, str) and self.random.random() < 0.7:
+            parts[name][key] = self._json(value) if value.startswith("{") else self._text(value)
+        else:
+            parts[name][key] = self.pick(_VALUES)
 
     def _text(self, text: str) -> str:
         """Change, insert, cut or double; or put another digit in a hash."""
@@ -123,66 +117,53 @@ class Fuzzer:
         try:
             spec = json.loads(text)
         except (ValueError, RecursionError):
-            return text
-        if not isinstance(spec, dict):
-            return text
-        for _ in range(self.pick((1, 1, 2))):
-            name = self.pick((*spec, *_KEYS))
-            value = spec.pop(name, None)
-            if self.random.random() < 0.8:
-                nearby = [value * 2, -value, value * 1e9, value / 1e9] if isinstance(value, float) else []
-                spec[name] = self.pick([*nearby, *_JSON])
+            spec = None
+        if not isinstance(spec, dict) or self.random.random() < 0.3:
+            return self._text(text)
+        name = self.pick((*spec, *_KEYS))
+        value = spec.pop(name, None)
+        if self.random.random() < 0.8:
+            nearby = [value * 2, -value, value * 1e9, value / 1e9] if isinstance(value, float) else []
+            spec[name] = self.pick([*nearby, *_JSON])
         return json.dumps(spec)
 
-    def _array(self, array: Packed) -> Packed:
-        """An array of another form or of other bytes."""
-        dtype, shape, stype, data = array
-        forms = [
-            [self.pick(_DTYPES), shape, stype, data],
-            [dtype, self.pick(_SHAPES), stype, data],
-            [self.pick(_DTYPES), self.pick(_SHAPES), stype, data],
-            [dtype, shape, self.pick(("", "pickle", "sottovoce.raw\n")), b"\x80\x04K\x01."],
-            [dtype, shape, stype, self.pick((b"", data[:-1], data + b"\0", data[::-1], data * 2))],
-        ]
-        return Packed(self.pick(forms))
-
-    def _numbers(self, array: Packed) -> Packed:
-        """An array of the same form with other numbers in it, NaN and infinity among them."""
-        dtype, shape, stype, data = array
+    def _array(self, array: tuple[Any, ...]) -> tuple[Any, ...]:
+        """An array of another form or of other bytes, or of the same form with numbers that are none."""
+        changed, data = list(array), array[3]
         try:
-            values = np.frombuffer(data, dtype=dtype).copy()
+            values = np.frombuffer(data, dtype=array[0]).copy()
         except (TypeError, ValueError):
-            return array
-        if values.size and values.dtype.kind in "fi":
-            at = self.random.randrange(values.size)
-            limits = (math.nan, math.inf, -math.inf, 3e38, 1e-45, 0.0, -1.0)
-            if values.dtype.kind == "i":
-                limits = (np.iinfo(values.dtype).min, np.iinfo(values.dtype).max, -1, 0, 1, 2, 3, 77)
-            values[self.pick((slice(at, at + 1), slice(0, None), slice(at, None)))] = self.pick(limits)
-        return Packed([dtype, shape, stype, values.tobytes()])
+            values = np.zeros(0)
+        if values.size and values.dtype.kind in "fiu" and self.random.random() < 0.6:
+            at, numbers = self.random.randrange(values.size), _FLOATS
+            if values.dtype.kind != "f":
+                limits = np.iinfo(values.dtype)
+                numbers = (limits.min, limits.max, max(-1, int(limits.min)), 0, 1, 2, 3, 77)
+            values[self.pick((slice(at, at + 1), slice(0, None), slice(at, None)))] = self.pick(numbers)
+            return (*array[:3], values.tobytes())
+        for at in self.pick(((0,), (1,), (2, 3), (3,), (0, 1))):
+            bytes_of = (data[:-1], data + b"\0", data[::-1], data * 2) if at == 3 else ()
+            changed[at] = self.pick((*_ARRAYS[at], *bytes_of))
+        return tuple(changed)
 
 
 def _apart(record: RecordDict) -> Parts:
     """A record as plain values."""
-    parts: Parts = {}
-    for name, part in record.items():
-        if isinstance(part, ArrayRecord):
-            parts[name] = {k: Packed([a.dtype, tuple(a.shape), a.stype, a.data]) for k, a in part.items()}
-        else:
-            parts[name] = dict(part)
-    return parts
+    return {
+        name: {k: (a.dtype, tuple(a.shape), a.stype, a.data) for k, a in part.items()}
+        if isinstance(part, ArrayRecord)
+        else dict(part)
+        for name, part in record.items()
+    }
 
 
 def _together(parts: Parts) -> RecordDict:
     content: dict[str, Any] = {}
     for name, part in parts.items():
-        if not isinstance(part, dict):
-            content[name] = part
-        elif name.endswith(".about"):
-            content[name] = ConfigRecord(part)
-        else:
-            arrays = {k: Array(dtype=v[0], shape=v[1], stype=v[2], data=v[3]) for k, v in part.items()}
-            content[name] = ArrayRecord(arrays)
+        if isinstance(part, dict):
+            about = name.endswith(".about")
+            part = ConfigRecord(part) if about else ArrayRecord({k: Array(*value) for k, value in part.items()})
+        content[name] = part
     return RecordDict(content)
 
 

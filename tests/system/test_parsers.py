@@ -40,9 +40,7 @@ from client.models import vocabulary as vocabularies
 from client.node import load_node, write_node
 from client.policy import Policy, Refused
 from mechanisms.messages.request import Request
-from mechanisms.messages.sealed import generate_keys
 from mechanisms.messages.signature import public_of
-from mechanisms.messages.wire import record_to_bytes, request_to_record
 from simulations.errors import UserError
 from simulations.shuffler.enrolment import read_table, read_tokens
 from simulations.shuffler.store import Conflict
@@ -57,7 +55,6 @@ from tests.support.requests import changed
 from tests.system.test_fuzz import words
 
 CORPORA = ROOT / "tests" / "corpora"
-NAMES = sorted(path.stem for path in CORPORA.iterdir())
 #: Longer inputs are the business of tests of memory.
 LONGEST = 6000
 #: Bytes of memory that an input may take at most, beside so many for each of its own.
@@ -72,9 +69,8 @@ class Target:
     corpus. refuses: exceptions by which the parser rejects an input.
     """
 
-    name: str
     run: Callable[[bytes], str]
-    seeds: Sequence[bytes]
+    seeds: Sequence[bytes] = ()
     refuses: tuple[type[Exception], ...] = (ValueError,)
 
     def outcome(self, data: bytes) -> str:
@@ -82,10 +78,10 @@ class Target:
         try:
             return self.run(data)
         except self.refuses as error:
-            assert "\n" not in str(error), f"{self.name}: {error}: {data.hex()}"
+            assert "\n" not in str(error), f"{error}: {data.hex()}"
             return type(error).__name__
         except Exception as error:
-            raise AssertionError(f"{self.name}: {type(error).__name__}: {error}: {data.hex()}") from error
+            raise AssertionError(f"{type(error).__name__}: {error}: {data.hex()}") from error
 
     def peak(self, data: bytes) -> int:
         """Return the bytes of memory that an input takes beside what was there."""
@@ -116,7 +112,6 @@ def scribbled(rng: random.Random, data: bytes, other: bytes) -> bytes:
 
 
 M, DIM, CLASSES = 3, 2, 3
-PRIVATE, PUBLIC = generate_keys()
 #: Not of `tests.support.devices`, which takes PyTorch.
 SIGNER = bytes(range(32))
 PUBLISHER = public_of(SIGNER)
@@ -130,31 +125,24 @@ def small(**changes: Any) -> Request:
     return clients.request(**({"arm": "a", "mean": np.zeros(M, np.float32), "m1": m1, "minimum_users": 2} | changes))
 
 
-def asked() -> list[Request]:
-    none: dict[str, Any] = {"encoder": "", "mean": None, "m1": None, "embedding": None}
-    text = {"mechanism": "santext", "epsilon": 2.0, "tokens": 3, "vocabulary": words().identity}
-    ones = np.zeros((DIM, CLASSES), np.float32), np.zeros(CLASSES, np.float32)
-    response = {"mechanism": "randomized-response", "epsilon": 2.0}
-    return [
-        small(),
-        small(**none),
-        small(label=None, embedding={"mechanism": "planar-laplace", "epsilon": 4.0}),
-        small(embedding={"mechanism": "gaussian", "sigma": 2.0}),
-        small(embedding={"mechanism": "identity"}),
-        small(prior=ones, label={"mechanism": "randomized-response-prior", "epsilon": 1.0}),
-        small(embedding=None, label=None, answer=response, head=ones),
-        small(
-            embedding=None,
-            label=None,
-            codes=np.eye(CLASSES, dtype=np.float32),
-            statistic={"mechanism": "privunit", "epsilon": 3.0},
-        ),
-        small(**none, text=text, vocabulary=words()),
-    ]
-
-
-def bytes_of(request: Request) -> bytes:
-    return record_to_bytes(request_to_record(request))
+TEXT = {"mechanism": "santext", "epsilon": 2.0, "tokens": 3, "vocabulary": words().identity}
+RESPONSE = {"mechanism": "randomized-response", "epsilon": 2.0}
+HEAD_OF_ZEROS = np.zeros((DIM, CLASSES), np.float32), np.zeros(CLASSES, np.float32)
+NO_MAPS: dict[str, Any] = {"encoder": "", "mean": None, "m1": None, "embedding": None}
+NO_RELEASES: dict[str, Any] = {"embedding": None, "label": None}
+WITH_PRIOR = small(prior=HEAD_OF_ZEROS, label={"mechanism": "randomized-response-prior", "epsilon": 1.0})
+OF_TEXT = small(**NO_MAPS, text=TEXT, vocabulary=words())
+REQUESTS = [
+    small(),
+    small(**NO_MAPS),
+    small(label=None, embedding={"mechanism": "planar-laplace", "epsilon": 4.0}),
+    small(embedding={"mechanism": "gaussian", "sigma": 2.0}),
+    small(embedding={"mechanism": "identity"}),
+    WITH_PRIOR,
+    small(**NO_RELEASES, answer=RESPONSE, head=HEAD_OF_ZEROS),
+    small(**NO_RELEASES, codes=np.eye(CLASSES, dtype=np.float32), statistic={"mechanism": "privunit", "epsilon": 3.0}),
+    OF_TEXT,
+]
 
 
 def _questions(folder: Path) -> Target:
@@ -173,10 +161,10 @@ def _questions(folder: Path) -> Target:
         return f"vouched {question.vouched(node.publisher)}"
 
     seeds = []
-    for request in (replace(r, arm="") for r in asked()):
+    for request in (replace(r, arm="") for r in REQUESTS):
         write_request(path, request, SIGNER if len(seeds) % 2 else None)
         seeds.append(path.read_bytes())
-    return Target("questions", run, seeds, (ValueError, Refused))
+    return Target(run, seeds, (ValueError, Refused))
 
 
 def _bundles(folder: Path) -> Target:
@@ -186,52 +174,37 @@ def _bundles(folder: Path) -> Target:
     encoder.mkdir()
     for name in encoders.FILES:
         (encoder / name).write_text("not read")
-    wanted, text = (asked()[i] for i in (5, 8))
-    wanted = changed(wanted, encoder=encoders.identity(encoder))
     vocabularies.save(words(), folder / "bundle-words")
-    made = {}
-    for name, request in (("e", wanted), ("t", text)):
-        write_bundle(
-            folder / f"bundle-{name}",
-            request,
-            POLICY,
-            name="small",
-            arm="a",
-            classes=tuple("abcdefgh"[: request.classes]),
-            made_by="tests",
-            parts=Parts(encoder, vocabulary=folder / "bundle-words"),
-            keys=Keys(signer=SIGNER),
-        )
-        paths = [p for p in (folder / f"bundle-{name}").rglob("*") if p.is_file()]
-        made[name] = {p.relative_to(folder / f"bundle-{name}").as_posix(): p.read_bytes() for p in paths}
+    made: dict[str, dict[str, bytes]] = {}
+    for which, request in (("e", changed(WITH_PRIOR, encoder=encoders.identity(encoder))), ("t", OF_TEXT)):
+        place = folder / which
+        parts, about = Parts(encoder, vocabulary=folder / "bundle-words"), {"name": "small", "made_by": "tests"}
+        classes = tuple("abcdefgh"[: request.classes])
+        write_bundle(place, request, POLICY, **about, arm="a", classes=classes, parts=parts, keys=Keys(signer=SIGNER))
+        made[which] = {p.relative_to(place).as_posix(): p.read_bytes() for p in place.rglob("*") if p.is_file()}
 
     def run(data: bytes) -> str:
         head, _, body = data.partition(b"\n")
         which, _, name = head.decode(errors="replace").partition("/")
         if name not in made.get(which, ()):
             return "no input"
-        place = folder / f"bundle-{which}"
-        changed = {name: body}
+        place, files = folder / which, made[which] | {name: body}
         if name not in (MANIFEST, SIGNATURE):
-            manifest = json.loads(made[which][MANIFEST])
+            manifest = json.loads(files[MANIFEST]) | {"publisher": None}
             manifest["files"][name] = {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest()}
-            changed[MANIFEST] = json.dumps(manifest | {"publisher": None}).encode()
-            (place / SIGNATURE).unlink()
-        try:
-            for file, content in changed.items():
-                (place / file).write_bytes(content)
-            bundle = open_bundle(place)
-            assert bundle.size > 0 and bundle.publisher in (None, public_of(SIGNER))
-        finally:
-            for file in {*changed, SIGNATURE}:
-                (place / file).write_bytes(made[which][file])
+            files[MANIFEST] = json.dumps(manifest).encode()
+            files.pop(SIGNATURE)
+            (place / SIGNATURE).unlink(missing_ok=True)
+        for file, content in files.items():
+            (place / file).write_bytes(content)
+        bundle = open_bundle(place)
+        assert bundle.size > 0 and bundle.publisher in (None, PUBLISHER)
         return "accepted"
 
     files = [(w, n) for w in made for n in made[w] if not n.startswith("encoder/") and (w == "e" or n != "policy.json")]
     seeds = [f"{which}/{name}\n".encode() + made[which][name] for which, name in sorted(files)]
     unsigned = json.loads(made["e"][MANIFEST]) | {"publisher": None}
-    seeds.append(f"e/{MANIFEST}\n{json.dumps(unsigned)}".encode())
-    return Target("bundles", run, seeds)
+    return Target(run, [*seeds, f"e/{MANIFEST}\n{json.dumps(unsigned)}".encode()])
 
 
 # -- HTTP, from a server -----------------------------------------------------------------------------------------------
@@ -254,11 +227,6 @@ def saying(data: bytes) -> httpx.HTTPTransport:
     transport = httpx.HTTPTransport(verify=_ANY)
     transport._pool = httpcore.ConnectionPool(_ANY, network_backend=httpcore.MockBackend([data] if data else []))
     return transport
-
-
-def _response(body: bytes, *head: str, status: str = "200 OK") -> bytes:
-    lines = (f"HTTP/1.1 {status}", *head, f"Content-Length: {len(body)}")
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 def _fleets(folder: Path) -> Target:
@@ -289,7 +257,7 @@ def _fleets(folder: Path) -> Target:
             fleet._now() + line._client.offset + timedelta(days=1)
         return "accepted"
 
-    return Target("fleets", run, (), (fleet.Lost, fleet.Rejected, fleet.Unusable))
+    return Target(run, (), (fleet.Lost, fleet.Rejected, fleet.Unusable))
 
 
 def _deliveries(folder: Path) -> Target:
@@ -323,7 +291,7 @@ def _deliveries(folder: Path) -> Target:
             got: Any = few(lambda: shuffler._sent("GET", "/v1/stages/train", 4))
         return "open" if isinstance(got, bytes) else f"rows {got.rows.shape[1]}"
 
-    return Target("deliveries", run, (), (UserError,))
+    return Target(run, (), (UserError,))
 
 
 # -- the shuffler's own doors ------------------------------------------------------------------------------------------
@@ -342,7 +310,7 @@ def _enrolments(folder: Path) -> Target:
             assert (np.diff(there.users) > 0).all() and (there.users >= 0).all() and (there.records > 0).all()
         return "tokens"
 
-    return Target("enrolments", run, (), (UserError,))
+    return Target(run, (), (UserError,))
 
 
 class _Stages:
@@ -380,7 +348,7 @@ def _doors(folder: Path) -> Target:
             patch.setattr(service, "run_in_threadpool", at_once)
             return _spoken(known, data)
 
-    return Target("doors", run, (), ())
+    return Target(run, (), ())
 
 
 def _spoken(app: Any, data: bytes) -> str:
@@ -416,14 +384,19 @@ def _spoken(app: Any, data: bytes) -> str:
     return status or "silence"
 
 
-TARGETS = (_questions, _bundles, _fleets, _deliveries, _enrolments, _doors)
-
-
+TARGETS = {
+    "questions": _questions,
+    "bundles": _bundles,
+    "fleets": _fleets,
+    "deliveries": _deliveries,
+    "enrolments": _enrolments,
+    "doors": _doors,
+}
 DEEP = b"[" * 100_000
 
 
 def _answer(status: str, text: str, *head: str) -> bytes:
-    return _response(text.encode(), *head, status=status)
+    return "\r\n".join((f"HTTP/1.1 {status}", *head, f"Content-Length: {len(text)}", "", text)).encode()
 
 
 #: Of a batch of one row, whose identity is not that of its bytes.
@@ -461,10 +434,10 @@ KNOWN: dict[str, list[bytes]] = {
 @pytest.fixture(scope="module")
 def parsers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
     folder = tmp_path_factory.mktemp("parsers")
-    return {target.name: target for target in (make(folder) for make in TARGETS)}
+    return {name: make(folder) for name, make in TARGETS.items()}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TARGETS)
 def test_kept_inputs_are_rejected_in_bounded_memory(parsers: dict[str, Target], name: str) -> None:
     target, (outcomes, inputs) = parsers[name], read_corpus(name)
     for data in target.seeds:  # fills what is cached
@@ -483,7 +456,7 @@ def test_a_limit_beyond_floating_point_is_rejected(key: str) -> None:
 
 
 @pytest.mark.parametrize("n", [100, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.soak])])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TARGETS)
 def test_changed_inputs_are_survived(parsers: dict[str, Target], name: str, n: int) -> None:
     """Seeds and kept inputs, each changed in one to three places."""
     target, rng = parsers[name], random.Random(f"{name} 1")
