@@ -1,17 +1,25 @@
-"""Programs killed at every write and every send, and what they keep afterwards.
+"""Programs killed before any one of their writes and sends, and what they keep afterwards: Linux on x86_64, by ptrace.
 
 `python -m tests.support.kills SCENARIO FOLDER [--power] [--every N]` prints how many kills there were, by the call that
 was about to be made, and fails at the first kill that a promise does not survive. It runs in a process of its own:
 forks of one that has threads can stand still.
+
+Every system call that changes a file or sends is a point. Between two points nothing changes, so all points are all
+the ways to be killed. A power cut also leaves the folder as a disk may hold it: of each file what was last synced,
+under the names of the folder's last sync.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import hashlib
 import json
 import os
+import platform
 import shutil
+import signal
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +38,114 @@ from mechanisms.messages.wire import reply_from_record
 from simulations.shuffler.shuffle import shuffle
 from simulations.shuffler.store import OPEN, Store
 from tests.support.clients import context, make_node, message, request, with_prior
-from tests.support.kill_points import kill
+
+# -- system calls
+
+#: Those that write, by number; those that open a file count where they make it.
+_CALLS = {1: "write", 18: "pwrite64", 20: "writev", 296: "pwritev", 74: "fsync", 75: "fdatasync", 76: "truncate"}
+_CALLS |= {77: "ftruncate", 82: "rename", 264: "renameat", 316: "renameat2", 86: "link", 265: "linkat", 87: "unlink"}
+_CALLS |= {263: "unlinkat", 83: "mkdir", 258: "mkdirat", 2: "open", 257: "openat", 44: "sendto", 46: "sendmsg"}
+_TRACEME, _PEEKUSER, _SYSCALL, _SETOPTIONS = 0, 3, 24, 0x4200
+_OPTIONS = 1 | 0x100000  # system calls are told from signals, and the fork dies with this process
+#: Where the number of a call and its first three arguments are in the tracee's registers.
+_CALL, _ARGUMENTS = 120, (112, 104, 96)
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+_libc.ptrace.restype = ctypes.c_long
+
+
+def _ptrace(call: int, pid: int, address: int = 0, data: int = 0) -> int:
+    value: int = _libc.ptrace(call, pid, address, data)
+    if value < 0 and call != _PEEKUSER:
+        raise OSError(ctypes.get_errno(), "ptrace")
+    return value
+
+
+def traceable() -> bool:
+    """Whether this system lets a process trace its own fork, whose calls have these numbers."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return False
+    pid = os.fork()
+    if pid == 0:
+        os._exit(int(_libc.ptrace(_TRACEME, 0, 0, 0) < 0))
+    return os.waitpid(pid, 0)[1] == 0
+
+
+class Disk:
+    """What of a folder is safe from a power cut: contents by inode, and names as of the folder's last sync."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.names = {path.name: path.stat().st_ino for path in folder.iterdir()}  # what was there before is safe
+        self.contents = {path.stat().st_ino: path.read_bytes() for path in folder.iterdir()}
+
+    def synced(self, path: Path) -> None:
+        """The file or folder of that path was synced."""
+        if path == self.folder:
+            self.names = {p.name: p.stat().st_ino for p in self.folder.iterdir()}
+            self.contents = {i: self.contents[i] for i in self.names.values() if i in self.contents}
+        elif path.parent == self.folder:
+            self.contents[path.stat().st_ino] = path.read_bytes()
+
+    def cut(self) -> None:
+        """Leave the folder as it is when the power comes back."""
+        shutil.rmtree(self.folder)
+        self.folder.mkdir()
+        for name, inode in self.names.items():
+            (self.folder / name).write_bytes(self.contents.get(inode, b""))
+
+
+def kill(child: Callable[[], None], k: int, disk: Disk | None) -> str | None:
+    """Run child() in a fork, and kill it as it enters its point k, from 0.
+
+    Returns the name of the call that it was about to make, or None where it had no such point and has ended well.
+    """
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            _ptrace(_TRACEME, 0)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            child()
+            status = 0
+        finally:
+            os._exit(status)
+    os.waitpid(pid, 0)
+    _ptrace(_SETOPTIONS, pid, 0, _OPTIONS)
+    entering, passed = False, 0
+    syncing: Path | None = None
+    while True:
+        _ptrace(_SYSCALL, pid, 0, passed)
+        _, status = os.waitpid(pid, 0)
+        if not os.WIFSTOPPED(status):
+            assert os.WIFEXITED(status) and not os.WEXITSTATUS(status), "the child failed by itself"
+            return None
+        passed = 0
+        if os.WSTOPSIG(status) != signal.SIGTRAP | 0x80:
+            passed = os.WSTOPSIG(status)
+            continue
+        entering = not entering
+        if not entering:
+            if syncing is not None and disk is not None:
+                disk.synced(syncing)
+            syncing = None
+            continue
+        name = _CALLS.get(_ptrace(_PEEKUSER, pid, _CALL))
+        if name is None:
+            continue
+        first, second, third = (_ptrace(_PEEKUSER, pid, at) for at in _ARGUMENTS)
+        if name.startswith("open") and not (second if name == "open" else third) & os.O_CREAT:
+            continue
+        if k == 0:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return name
+        k -= 1
+        if name in ("fsync", "fdatasync"):
+            syncing = Path(os.readlink(f"/proc/{pid}/fd/{first}"))
+
+
+# -- programs
 
 
 class Scenario:
@@ -40,7 +155,7 @@ class Scenario:
         self.place, self.sent, self.template = folder / "place", folder / "sent", folder / "template"
 
     def prepare(self) -> None:
-        """Make `template`, the content of `place` before the program runs."""
+        """Make `template`, what is in `place` before the program runs."""
         self.template.mkdir(parents=True)
 
     def child(self) -> None:
@@ -225,7 +340,10 @@ def run(scenario: Scenario, *, power: bool, every: int) -> Counter[str]:
         shutil.rmtree(scenario.place, ignore_errors=True)
         scenario.sent.unlink(missing_ok=True)
         shutil.copytree(scenario.template, scenario.place)
-        call = kill(scenario.child, scenario.place, k, power=power)
+        disk = Disk(scenario.place) if power else None
+        call = kill(scenario.child, k, disk)
+        if disk is not None:
+            disk.cut()
         scenario.check(killed=call is not None)
         kills.update([call] if call else [])
         k += every

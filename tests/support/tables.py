@@ -6,15 +6,13 @@ import csv
 import gzip
 import io
 import json
+import random
 import unicodedata
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow
-from numpy.random import Generator
 from pyarrow import parquet
 
 _WORDS = """
@@ -36,6 +34,12 @@ NAMES = (
     ("评论", "标签", "用户"),
 )
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz", ".jsonl.gz")
+#: Classes: plain ones, and such as are easily taken for one another, for numbers or for nothing.
+PLAIN: tuple[tuple[Any, ...], ...] = (("neg", "pos"), ("x", "y", "z"), (0, 1), (1.0, 2.0, 3.0), (True, False))
+HARD = (
+    *(("0", "1.0", "1"), ("é", _NFD, "x"), ("yes", "Yes", "no", "no."), ("NA", "None", "ok")),
+    *(("１", "2"), ("+1", "-1"), ("one",), ("a\tb", "c"), tuple(f"class {i}" for i in range(25))),
+)
 
 
 @dataclass(frozen=True)
@@ -50,109 +54,74 @@ class Made:
 
 def made(folder: Path, seed: int) -> Made:
     """Write a table of 0 to 420 rows."""
-    rng = np.random.default_rng([11, seed])
-    size = int(rng.choice([0, 1, 40, 230, 300, 420], p=[0.02, 0.02, 0.04, 0.12, 0.4, 0.4]))
-    suffix = str(rng.choice(FORMATS))
-    names = NAMES[0] if rng.random() < 0.5 else NAMES[rng.integers(len(NAMES))]
-    columns = {names[0]: _texts(rng, size), names[1]: _labels(rng, size)}
+    rng = random.Random(seed)
+    size = rng.choice((0, 1, 40, 230, 230, *[300] * 5, *[420] * 6))
+    suffix, names = rng.choice(FORMATS), rng.choice((NAMES[0], *NAMES))
+    classes = rng.choice(HARD if rng.random() < 0.3 else PLAIN)
+    columns = {names[0]: _texts(rng, size), names[1]: [rng.choice(classes) for _ in range(size)]}
     if users := rng.random() < 0.5:
         columns[names[2]] = _users(rng, size)
     if rng.random() < 0.3:
         columns["id"] = list(range(size))
-    if rng.random() < 0.3:
-        _spoil(rng, columns, names)
-    order = list(columns)
-    rng.shuffle(order)
+    for name in names if rng.random() < 0.3 else ():  # values that are missing or of another type
+        values, share = columns.get(name, []), rng.choice((0.0, 0.01, 0.05))
+        for row in (row for row in range(len(values)) if rng.random() < share):
+            values[row] = rng.choice((*NOTHING, None, None))
+    order = rng.sample(list(columns), len(columns))
     headed = not suffix.startswith((".csv", ".tsv")) or rng.random() < 0.75
     file = folder / f"table{suffix}"
     file.write_bytes(_bytes(rng, suffix, {name: columns[name] for name in order}, headed))
     options = {}
-    if not headed or names not in NAMES[:2] or rng.random() < 0.3:
+    if (not headed and rng.random() < 0.7) or (headed and (names not in NAMES[:2] or rng.random() < 0.3)):
         keys = ("text", "label", *(["user"] if users else []))
         options = {key: name if headed else str(order.index(name) + 1) for key, name in zip(keys, names, strict=False)}
-    if not headed and rng.random() < 0.3:
-        options = {}
     words = {word for value in columns[names[0]] for word in str(value).split()}
     return Made(file, size, options, words & set(WORDS))
 
 
-def _texts(rng: Generator, size: int) -> list[Any]:
-    kind = rng.choice(["words", "same", "short", "numbers", "objects"], p=[0.74, 0.12, 0.06, 0.04, 0.04])
+def _texts(rng: random.Random, size: int) -> list[Any]:
+    kind = rng.choice((*["words"] * 17, *["same"] * 3, "short", "numbers", "objects"))
     if kind == "numbers":
-        return [int(n) for n in rng.integers(10**5, 10**9, size)]
-    low, high = (1, 4) if kind == "short" else (8, 14)
-    pool = [" ".join(rng.choice(WORDS, rng.integers(low, high))) for _ in range(max(1, size))]
+        return [rng.randrange(10**5, 10**9) for _ in range(size)]
+    low, high = (1, 3) if kind == "short" else (8, 13)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(low, high))) for _ in range(size)]
     if kind != "short":
-        pool = [f"{text} {i}" for i, text in enumerate(pool)]
-    pool = pool[: max(1, size // int(rng.integers(2, 12)))] if kind == "same" else pool
-    texts = [pool[i % len(pool)] for i in range(size)]
-    for row in np.flatnonzero(rng.random(size) < 0.1).tolist():
-        place = int(rng.integers(len(texts[row]) + 1))
-        texts[row] = texts[row][:place] + str(rng.choice(ODD)) + texts[row][place:]
+        texts = [f"{text} {i}" for i, text in enumerate(texts)]
+    if kind == "same":
+        texts = [texts[i % max(1, size // 7)] for i in range(size)]
+    for row in (row for row in range(size) if rng.random() < 0.1):
+        at = rng.randint(0, len(texts[row]))
+        texts[row] = texts[row][:at] + rng.choice(ODD) + texts[row][at:]
     return [{"en": text} if rng.random() < 0.9 else [text] for text in texts] if kind == "objects" else texts
 
 
-def _labels(rng: Generator, size: int) -> list[Any]:
-    plain: list[list[Any]] = [["neg", "pos"], ["a", "b"], ["x", "y", "z"], [0, 1], [1.0, 2.0, 3.0], [True, False]]
-    odd: list[list[Any]] = [
-        ["0", "1.0", "1"],
-        ["é", _NFD, "x"],
-        ["yes", "Yes", "no", "no."],
-        [f"class {i}" for i in range(max(2, size // 12))],
-        ["NA", "None", "ok"],
-        ["１", "2"],
-        ["+1", "-1"],
-        ["one"],
-        ["a\tb", "c"],
-    ]
-    choices = odd if rng.random() < 0.3 else plain
-    classes = choices[rng.integers(len(choices))]
-    return [classes[i] for i in rng.integers(len(classes), size=size)]
+def _users(rng: random.Random, size: int) -> list[Any]:
+    people, kind = max(1, size // rng.choice((1, 2, 3, 4, 50))), rng.randrange(5)
+    names = (
+        (f"pq{i}", i, float(i), f"pq{i}{ODD[i % 12]}", f"pq{i // 2}" if i % 2 else f"PQ{i // 2}")[kind]
+        for i in (i % people for i in range(size))
+    )
+    return rng.sample(list(names), size)
 
 
-def _users(rng: Generator, size: int) -> list[Any]:
-    people = max(1, size // int(rng.choice([1, 2, 3, 4, 50])))
-    name: Callable[[int], Any] = [
-        lambda i: f"pq{i}",
-        lambda i: i,
-        float,
-        lambda i: f"pq{i}{ODD[i % 12]}",
-        lambda i: f"pq{i // 2}" if i % 2 else f"PQ{i // 2}",
-    ][rng.choice(5, p=[0.4, 0.2, 0.1, 0.2, 0.1])]
-    return [name(int(i)) for i in rng.permutation(np.arange(size) % people)]
-
-
-def _spoil(rng: Generator, columns: dict[str, list[Any]], names: tuple[str, ...]) -> None:
-    """Put values that are missing or of another type in a share of the rows."""
-    for name in names:
-        values = columns.get(name, [])
-        if rng.random() < 0.6:
-            for row in np.flatnonzero(rng.random(len(values)) < rng.choice([0.01, 0.05])).tolist():
-                values[row] = str(rng.choice(NOTHING)) if rng.random() < 0.8 else None
-
-
-def _bytes(rng: Generator, suffix: str, columns: dict[str, list[Any]], headed: bool) -> bytes:
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+def _bytes(rng: random.Random, suffix: str, columns: dict[str, list[Any]], headed: bool) -> bytes:
+    rows = list(zip(*columns.values(), strict=True))
+    lines = [list(columns)] * headed + [["" if value is None else str(value) for value in row] for row in rows]
     out = io.StringIO(newline="")
     if suffix == ".parquet":
         return _typed(columns)
     if suffix.startswith(".jsonl"):
-        out.writelines(json.dumps(row, ensure_ascii=bool(rng.random() < 0.5)) + "\n" for row in rows)
+        plain = rng.random() < 0.5
+        out.writelines(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=plain) + "\n" for row in rows)
     elif suffix == ".tsv":
-        for row in [list(columns)] * headed + [list(row.values()) for row in rows]:
-            out.write("\t".join(" ".join(_cell(value).replace("\t", " ").splitlines()) for value in row) + "\n")
+        for line in lines:
+            out.write("\t".join(" ".join(cell.replace("\t", " ").splitlines()) for cell in line) + "\n")
     else:
-        quoting = csv.QUOTE_ALL if rng.random() < 0.3 else csv.QUOTE_MINIMAL
-        end = str(rng.choice(["\n", "\r\n"]))
-        writer = csv.writer(out, delimiter=str(rng.choice([",", ",", ";", "\t"])), quoting=quoting, lineterminator=end)
-        writer.writerows([list(columns)] * headed + [[_cell(value) for value in row.values()] for row in rows])
-    coding = str(rng.choice(["utf-8-sig", "utf-16", "latin-1"])) if rng.random() < 0.12 else "utf-8"
+        quoting, end = rng.choice((csv.QUOTE_ALL, csv.QUOTE_MINIMAL, csv.QUOTE_MINIMAL)), rng.choice(("\n", "\r\n"))
+        csv.writer(out, delimiter=rng.choice(",,;\t"), quoting=quoting, lineterminator=end).writerows(lines)
+    coding = rng.choice(("utf-8-sig", "utf-16", "latin-1")) if rng.random() < 0.12 else "utf-8"
     data = out.getvalue().encode(coding, "replace")
     return gzip.compress(data, 1) if suffix.endswith(".gz") else data
-
-
-def _cell(value: Any) -> str:
-    return "" if value is None else str(value)
 
 
 def _typed(columns: dict[str, list[Any]]) -> bytes:
@@ -162,7 +131,7 @@ def _typed(columns: dict[str, list[Any]]) -> bytes:
         try:
             arrays.append(pyarrow.array(values))
         except pyarrow.ArrowException:
-            arrays.append(pyarrow.array([None if value is None else _cell(value) for value in values]))
+            arrays.append(pyarrow.array([None if value is None else str(value) for value in values]))
     out = io.BytesIO()
     parquet.write_table(pyarrow.table(arrays, names=list(columns)), out)
     return out.getvalue()

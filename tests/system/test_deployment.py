@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import resource
 import shlex
 import signal
 import stat
 import subprocess
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from client.device.bundle import open_bundle
-from client.node import load_node
+from client.store.ledger import LedgerRow
 from server.protocols.drive import Collected
 from simulations.errors import UserError
 from simulations.experiment import load
@@ -29,6 +34,7 @@ from sottovoce.deployment.score import score_arm
 from sottovoce.deployment.shuffler_client import Shuffler
 from sottovoce.deployment.training_server import RemoteShuffler
 from tests.sottovoce.deployment.test_deploy import STUDY
+from tests.support.answers import ledger_rows
 from tests.support.deployments import wait_until
 from tests.support.tiny_models import reviews, tiny_bert
 
@@ -48,17 +54,64 @@ NODES = 2
 
 @dataclass(frozen=True)
 class Deployed:
-    """A study that was deployed and left up. place: the working folder; folder: the deployment's."""
+    """A study that was deployed and left up. place: the working folder; folder: the deployment's; pids: of parties."""
 
     place: Path
     folder: Path
     environment: dict[str, str]
     said: str
     results: dict[str, Any]
+    pids: dict[str, int]
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         return sottovoce(self.place, self.environment, *arguments)
+
+    def command(self, party: str) -> list[str]:
+        text = (self.folder / COMMANDS).read_text()
+        return shlex.split(text.split(f"# {party}\n")[1].splitlines()[0])
+
+    def start(self, party: str) -> None:
+        """Start a party again that was killed."""
+        with open(self.folder / "again.log", "ab") as log:
+            process = subprocess.Popen(
+                self.command(party),
+                cwd=self.place,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.started.append(process)
+        self.pids[party] = process.pid
+
+    def collect(self, stage: str) -> tuple[Collected, NDArray[np.int64]]:
+        """What the training server gets of a stage, and the (user, record) of each of its rows."""
+        server, command = self.folder / "server", self.command("shuffler")
+        keys = {"certificate": server / "cert.pem", "key": server / "cert.key"}
+        address = f"127.0.0.1:{command[command.index('--port') + 1]}"
+        with Shuffler(address, root_certificates=self.folder / "ca" / "ca.pem", **keys) as line:
+            users = RemoteShuffler(line, seal_keys=[server / "seal.key"], timeout=120.0)
+            gathered = users.collect(replace(open_bundle(self.folder / "bundle").request, stage=stage))
+        origins = np.load(self.folder / "shuffler" / "origins" / f"{stage}.npy")
+        return gathered, origins[users.places[stage]]
+
+    def rows(self, node: int) -> list[LedgerRow]:
+        return ledger_rows(self.folder / "nodes" / str(node), "")
+
+    def check(self, stage: str, gathered: Collected, owners: NDArray[np.int64], full: Collection[int] = ()) -> None:
+        """Check that a stage has every user once, as the ledgers have it. full: nodes that may have refused."""
+        users = owners[:, 0].tolist()
+        missing = [node for node in range(NODES) if node not in {user % NODES for user in users}]
+        assert set(missing) <= full and len(missing) == gathered.errors.total() and not gathered.dropped
+        assert sorted(users) == [user for user in range(60) if user % NODES not in missing]
+        charged: dict[tuple[int, str], list[bytes]] = {}
+        for row in (row for node in range(NODES) for row in self.rows(node) if row.stage == stage):
+            charged.setdefault((row.user, row.channel), []).append(row.payload)
+        for release in gathered.batch.releases:
+            (values,) = release.payload.values()
+            for user, value in zip(users, values, strict=True):
+                assert charged[user, release.channel] == [value.tobytes()]
 
 
 def sottovoce(place: Path, environment: dict[str, str], *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -87,7 +140,15 @@ def deployed(workplace: tuple[Path, dict[str, str]]) -> Iterator[Deployed]:
     try:
         done = sottovoce(place, environment, *up)
         assert done.returncode == 0, done.stderr
-        left = Deployed(place, place / "dep", environment, done.stderr, json.loads(done.stdout))
+        folder = place / "dep"
+        for node in folder.glob(
+            "nodes/*/node.json"
+        ):  # a bundle's policy gives each record once; here it is asked again
+            settings = json.loads(node.read_text())
+            settings["policy"] |= {"embedding": 1e5, "label": 1e5, "total": 1e6, "releases": 1000}
+            node.write_text(json.dumps(settings))
+        pids = {process.party: process.pid for process in running(folder)}
+        left = Deployed(place, folder, environment, done.stderr, json.loads(done.stdout), pids)
         yield left
         for process in left.started:
             process.kill()
@@ -116,8 +177,7 @@ def test_a_study_goes_through_all_parties(deployed: Deployed) -> None:
 def test_every_device_was_charged_for_its_own_users_and_releases_are_sealed_on_their_way(deployed: Deployed) -> None:
     payloads = []
     for node in range(NODES):
-        with load_node(deployed.folder / "nodes" / str(node)).ledger("") as ledger:
-            rows = ledger.rows()
+        rows = deployed.rows(node)
         assert {row.user % NODES for row in rows} == {node}
         counted = Counter((row.stage, row.channel) for row in rows)
         assert counted == {("train", "embedding"): 30, ("train", "label"): 30, ("test", "embedding"): 20}
@@ -150,45 +210,57 @@ def test_a_shuffler_that_is_killed_within_a_stage_goes_on_and_counts_every_user_
     deployed: Deployed, lines: list[str]
 ) -> None:
     """Device 1 stands still while the shuffler dies, so that the stage is half done."""
-    processes = {process.party: process for process in running(deployed.folder)}
-    bundle = open_bundle(deployed.folder / "bundle")
-    server, ca = deployed.folder / "server", deployed.folder / "ca" / "ca.pem"
-    command = (deployed.folder / COMMANDS).read_text().split("# shuffler\n")[1].splitlines()[0]
-    address = f"127.0.0.1:{shlex.split(command)[shlex.split(command).index('--port') + 1]}"
-    for node in range(NODES):  # a bundle's policy gives each record once, and here they are asked again
-        place = deployed.folder / "nodes" / str(node) / "node.json"
-        settings = json.loads(place.read_text())
-        settings["policy"] |= {"embedding": 1000.0, "label": 100.0, "total": 10_000.0, "releases": 100}
-        place.write_text(json.dumps(settings))
-    found: list[Collected] = []
-    os.kill(processes["node 1"].pid, signal.SIGSTOP)
-    with Shuffler(address, root_certificates=ca, certificate=server / "cert.pem", key=server / "cert.key") as line:
-        users = RemoteShuffler(line, seal_keys=[server / "seal.key"], timeout=120.0)
-        request = replace(bundle.request, stage="again")
-        thread = Thread(target=lambda: found.append(users.collect(request)))
-        thread.start()
+    os.kill(deployed.pids["node 1"], signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        stage = pool.submit(deployed.collect, "again")
         try:
-            wait_until(lambda: "stage again: 1 of 2 nodes, 30 users" in lines)
-            os.kill(processes["shuffler"].pid, signal.SIGKILL)
-            with open(deployed.folder / "shuffler" / "log", "ab") as log:
-                words, there = shlex.split(command), {"cwd": deployed.place, "env": deployed.environment}
-                deployed.started.append(subprocess.Popen(words, stdout=log, stderr=log, **there))
+            wait_until(lambda: "stage again: 1 of 2 nodes, 30 users" in lines or stage.done())
+            os.kill(deployed.pids["shuffler"], signal.SIGKILL)
+            deployed.start("shuffler")
         finally:
-            os.kill(processes["node 1"].pid, signal.SIGCONT)
-            thread.join()
-    (gathered,) = found
-    assert gathered.batch.users == 60 and not gathered.dropped
-    whose = np.load(deployed.folder / "shuffler" / "origins" / "again.npy")[users.places["again"]]
-    assert sorted(whose[:, 0]) == list(range(60))
-    for node in range(NODES):  # asked twice, charged once
-        with load_node(deployed.folder / "nodes" / str(node)).ledger("") as ledger:
-            assert sum(row.stage == "again" and row.channel == "label" for row in ledger.rows()) == 30
+            os.kill(deployed.pids["node 1"], signal.SIGCONT)
+        deployed.check("again", *stage.result())
+
+
+@pytest.mark.soak
+def test_a_rough_day(deployed: Deployed) -> None:
+    """The shuffler and devices are killed, stopped and given full disks while stages run."""
+    dice, full, stages = random.Random(19), set[int](), [f"rough-{k}" for k in range(4)]
+
+    def train() -> list[tuple[Collected, NDArray[np.int64]]]:
+        results: list[tuple[Collected, NDArray[np.int64]]] = []
+        while len(results) < len(stages):
+            with suppress(UserError):
+                results.append(deployed.collect(stages[len(results)]))
+        return results
+
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(train)
+        faults = [(fault, party) for fault in ("kill", "stop", "full") for party in ("shuffler", "node 0", "node 1")]
+        for fault, party in dice.sample(faults, len(faults)):
+            time.sleep(dice.uniform(0.2, 1.5))
+            place = deployed.folder / party.replace("node ", "nodes/")
+            if fault == "kill":
+                os.kill(deployed.pids[party], signal.SIGKILL)
+                deployed.start(party)
+            elif fault == "stop":
+                os.kill(deployed.pids[party], signal.SIGSTOP)
+                time.sleep(dice.uniform(0.5, 4.0))
+                os.kill(deployed.pids[party], signal.SIGCONT)
+            else:  # no file grows past the largest one
+                full |= {int(party[-1])} if party != "shuffler" else set()
+                largest = max(path.stat().st_size for path in place.rglob("*") if path.is_file())
+                resource.prlimit(deployed.pids[party], resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
+                time.sleep(dice.uniform(0.5, 4.0))
+                with suppress(ProcessLookupError):
+                    resource.prlimit(deployed.pids[party], resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        for stage, result in zip(stages, training.result(600), strict=True):
+            deployed.check(stage, *result, full)
 
 
 def test_a_training_server_needs_nothing_that_users_hold(deployed: Deployed) -> None:
     """The corpus is gone; from the public part and the shuffler's batches comes the same model, bit by bit."""
-    command = (deployed.folder / COMMANDS).read_text().split("# training server\n")[1].splitlines()[0]
-    arguments = shlex.split(command)[1:]
+    arguments = deployed.command("training server")[1:]
     arguments[arguments.index("--out") + 1] = "again"
     (deployed.place / "data").rename(deployed.place / "elsewhere")
     try:
@@ -227,7 +299,7 @@ def test_what_does_not_belong_together_is_not_scored(deployed: Deployed, monkeyp
 def test_down_leaves_no_process(deployed: Deployed) -> None:
     done = deployed.run("deploy", "down", "dep")
     assert done.returncode == 0 and done.stdout.startswith("dep: stopped ")
-    assert {"SuperLink", "node 0", "node 1", "model"} <= set(done.stdout.strip().partition("stopped ")[2].split(", "))
+    assert {"SuperLink", "model"} <= set(done.stdout.strip().partition("stopped ")[2].split(", "))
     assert parties(deployed.folder) == []
     assert deployed.run("deploy", "down", "dep").stdout == "dep: nothing is running\n"
 
