@@ -5,6 +5,7 @@ Headless Chromium is needed. A picture shows the top of the page. What leaves is
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 import tempfile
@@ -33,10 +34,19 @@ _SET = """(() => {
 
 def keep(browser: Browser, name: str, height: int) -> None:
     """Write the top of the open page as a PNG."""
-    picture = Image.open(BytesIO(browser.picture())).convert("RGB")
+    size = browser.ask("Page.getLayoutMetrics")["cssContentSize"]
+    clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+    data = browser.ask("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"]
+    picture = Image.open(BytesIO(base64.b64decode(data))).convert("RGB")
     picture = picture.crop((0, 0, picture.width, min(height, picture.height)))
     picture = picture.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     picture.save(ROOT / "docs" / "figures" / f"{name}.png", "PNG", optimize=True)
+
+
+def widen(browser: Browser, width: int) -> None:
+    """Give the window the width of a screen, which prefers light pages."""
+    browser.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+    browser.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
 
 
 def explore() -> None:
@@ -47,8 +57,7 @@ def explore() -> None:
         serving(page) as address,
         chromium(Path(profile)) as browser,
     ):
-        browser.theme("light")
-        browser.width(1280)
+        widen(browser, 1280)
         browser.open(address)
         browser.wait("performance.getEntriesByName('ready').length > 0")
         for place, value in (("sentence", SENTENCE), ("s-dim", 1), ("s-epsilon", 4)):
@@ -63,7 +72,7 @@ def explore() -> None:
 def reports(runs: list[str]) -> None:
     """Draw the report of finished runs or sweeps."""
     with tempfile.TemporaryDirectory() as place, chromium(Path(place) / "profile") as browser:
-        browser.width(1024)
+        widen(browser, 1024)
         browser.open(report(runs, Path(place) / "report.html")[0])
         keep(browser, "report-1024", 1300)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -46,8 +45,8 @@ class Browser:
             answer = self._next()
             if answer.get("id") == self._number:
                 assert "error" not in answer, answer
-                found: dict[str, Any] = answer["result"]
-                return found
+                result: dict[str, Any] = answer["result"]
+                return result
 
     def open(self, page: Path | str) -> None:
         """Load a file, or an address of the loopback, into the tab, and wait until it has loaded."""
@@ -69,22 +68,6 @@ class Browser:
             assert time.monotonic() < end, f"{expression}: did not come true"
             time.sleep(0.02)
 
-    def picture(self) -> bytes:
-        """The page as it is seen, whole, as PNG."""
-        size = self.ask("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        return base64.b64decode(self.ask("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"])
-
-    def width(self, pixels: int) -> None:
-        """Give the window a width, as of a screen."""
-        self.ask(
-            "Emulation.setDeviceMetricsOverride", width=pixels, height=900, deviceScaleFactor=1, mobile=pixels < 600
-        )
-
-    def theme(self, name: str) -> None:
-        """Show pages as to somebody who prefers "light" or "dark"."""
-        self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
-
     def _next(self) -> dict[str, Any]:
         end = time.monotonic() + PATIENCE
         while b"\0" not in self._rest:
@@ -94,8 +77,8 @@ class Browser:
             assert more, "the browser has ended"
             self._rest += more
         message, _, self._rest = self._rest.partition(b"\0")
-        said: dict[str, Any] = json.loads(message)
-        method, about = said.get("method", ""), said.get("params", {})
+        event: dict[str, Any] = json.loads(message)
+        method, about = event.get("method", ""), event.get("params", {})
         self._events.append(method)
         if method == "Network.requestWillBeSent":
             self.requested.append(about["request"]["url"])
@@ -103,7 +86,7 @@ class Browser:
             self.complaints.append(json.dumps(about))
         if method == "Runtime.consoleAPICalled" or (method == "Log.entryAdded" and about["entry"]["level"] != "info"):
             self.complaints.append(json.dumps(about))
-        return said
+        return event
 
 
 @contextmanager
@@ -113,23 +96,12 @@ def chromium(folder: Path) -> Iterator[Browser]:
     assert CHROMIUM is not None
     to_read, to_write = os.pipe()
     from_read, from_write = os.pipe()
-    command = [
-        "bash",
-        "-c",
-        f'exec "$0" "$@" 3<&{to_read} 4>&{from_write}',
-        CHROMIUM,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-        f"--user-data-dir={folder}",
-        "--remote-debugging-pipe",
-    ]
+    shell = f'exec "$0" "$@" 3<&{to_read} 4>&{from_write}'
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+    flags += ["--disable-background-networking", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+    flags += [f"--user-data-dir={folder}", "--remote-debugging-pipe"]
     process = subprocess.Popen(
-        command,
+        ["bash", "-c", shell, CHROMIUM, *flags],
         pass_fds=(to_read, from_write),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -103,7 +103,7 @@ class Deployed:
         """Check that a stage has every user once, as the ledgers have it. full: nodes that may have refused."""
         users = owners[:, 0].tolist()
         missing = [node for node in range(NODES) if node not in {user % NODES for user in users}]
-        assert set(missing) <= full and len(missing) == gathered.errors.total() and not gathered.dropped
+        assert set(missing) <= set(full) and len(missing) == gathered.errors.total() and not gathered.dropped
         assert sorted(users) == [user for user in range(60) if user % NODES not in missing]
         charged: dict[tuple[int, str], list[bytes]] = {}
         for row in (row for node in range(NODES) for row in self.rows(node) if row.stage == stage):
