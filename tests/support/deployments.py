@@ -56,6 +56,11 @@ def wait_until(done: Callable[[], object], process: subprocess.Popen[bytes] | No
         time.sleep(0.01)
 
 
+def _with_us() -> None:
+    """The kernel kills the process when the tests' ends, even where that one was killed itself (prctl(2))."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 @contextmanager
 def running(command: list[str], *, log: Path, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """A process in a group of its own, of which nothing is left afterwards, whatever happened."""
@@ -64,7 +69,7 @@ def running(command: list[str], *, log: Path, env: dict[str, str] | None = None)
             command,
             stdin=subprocess.DEVNULL,
             stdout=out,
-            stderr=subprocess.STDOUT,
+            stderr=out,
             env=env,
             start_new_session=True,
             preexec_fn=_with_us,
@@ -72,24 +77,14 @@ def running(command: list[str], *, log: Path, env: dict[str, str] | None = None)
     try:
         yield process
     finally:
-        stop(process)
-
-
-def _with_us() -> None:
-    """The kernel kills the process when the tests' ends, even where that one was killed itself (prctl(2))."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process that `running` has started, and whatever it has started itself."""
-    try:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        try:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 @contextmanager
