@@ -45,17 +45,13 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-@cache
-def declared(extra: str | None) -> frozenset[str]:
+def declared(extra: str | None) -> set[str]:
     """Distributions that the core (None) or an extra brings, without the core."""
     results: set[str] = set()
     for line in PROJECT["dependencies"] if extra is None else PROJECT["optional-dependencies"][extra]:
         name, extras = re.match(r"([\w.-]+)(?:\[([\w,-]+)\])?", line).groups()
-        if name == "sottovoce":
-            results.update(*(declared(part) for part in extras.split(",")))
-        else:
-            results.add(normal(name))
-    return frozenset(results)
+        results |= set().union(*map(declared, extras.split(","))) if name == "sottovoce" else {normal(name)}
+    return results
 
 
 @cache
@@ -63,26 +59,24 @@ def imported(file: Path) -> frozenset[str]:
     """Distributions that a file imports, anywhere in it; the standard library and our packages are left out."""
     tops: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and not node.level:
-            names = [node.module or ""]
-        tops |= {name.partition(".")[0] for name in names}
+        if isinstance(node, ast.Import):
+            tops |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            tops.add((node.module or "").partition(".")[0])
     theirs = tops - sys.stdlib_module_names - OURS
     return frozenset(normal(NAMES.get(top) or DISTRIBUTIONS.get(top, [top])[0]) for top in theirs)
 
 
 def files(place: str) -> list[Path]:
     """Files whose longest path in EXTRAS is this one."""
-    path = ROOT / place
-    if path.is_file():
-        return [path]
-    nested = [ROOT / other for other in EXTRAS if other.startswith(f"{place}/")]
-    return [file for file in path.rglob("*.py") if not any(file.is_relative_to(other) for other in nested)]
+    inner = [ROOT / other for other in EXTRAS if other.startswith(f"{place}/")]
+    every = (ROOT / place).rglob("*.py") if (ROOT / place).is_dir() else [ROOT / place]
+    return [file for file in every if not any(file.is_relative_to(other) for other in inner)]
 
 
 @pytest.mark.parametrize("place", EXTRAS)
 def test_imports_are_declared(place: str) -> None:
-    known = frozenset().union(declared(None), *(declared(extra) for extra in EXTRAS[place]))
+    known = declared(None).union(*map(declared, EXTRAS[place]))
     missing = {
         name: str(file.relative_to(ROOT)) for file in files(place) for name in imported(file) if name not in known
     }

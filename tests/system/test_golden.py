@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from client.shard import write_shard
 from mechanisms.guarantee import Guarantee
 from mechanisms.messages.request import Request
 from mechanisms.messages.wire import record_to_bytes, reply_to_record, request_to_record
-from mechanisms.vocabulary import Vocabulary
 from sottovoce.contracts.cases import extras, inputs, small_vocabulary, streams
 from tests.support.answers import ask, ledger_rows
 from tests.support.clients import ENCODER, M, make_node, request, with_prior
@@ -34,16 +32,11 @@ from tests.support.paths import ROOT
 #: Accepts every release: what is tested is what is drawn, not what is refused.
 EVERYTHING = Policy(
     delta=1e-6,
-    embedding=1e6,
-    label=1e6,
-    text=1e6,
-    statistic=1e6,
-    answer=1e6,
+    **dict.fromkeys(("embedding", "label", "text", "statistic", "answer"), 1e6),
     total=1e9,
     total_delta=1e-3,
     accept_unprotected=("group: public in this test", "length: public in this test"),
 )
-
 FILE = ROOT / "tests" / "golden" / "digests.json"
 ROWS = 64
 
@@ -52,32 +45,21 @@ HEAD = (_RNG.normal(size=(4, 3)).astype(np.float32), _RNG.normal(size=3).astype(
 CODES = np.eye(3, dtype=np.float32)
 WIDE = np.random.default_rng(10).normal(size=(M, 12)).astype(np.float32)
 NONE = {"embedding": None, "label": None}
-
-
-def _text(words: Vocabulary, **spec: Any) -> Request:
-    return request(
-        **NONE,
-        encoder="",
-        mean=None,
-        m1=None,
-        vocabulary=words,
-        text={"vocabulary": words.identity, "tokens": 4} | spec,
-    )
-
-
-REQUESTS: dict[str, Callable[[], Request]] = {
-    "embedding purkayastha, label": request,
-    "embedding planar-laplace": lambda: request(embedding={"mechanism": "planar-laplace", "epsilon": 8.0}, label=None),
-    "embedding gaussian": lambda: request(embedding={"mechanism": "gaussian", "sigma": 0.5}, label=None),
-    "label with prior": with_prior,
-    "statistic of 12 features": lambda: request(
-        **NONE, statistic={"mechanism": "privunit", "epsilon": 4.0}, codes=CODES, m1=WIDE
-    ),
-    "statistic": lambda: request(**NONE, statistic={"mechanism": "privunit", "epsilon": 4.0}, codes=CODES),
-    "answer": lambda: request(**NONE, answer={"mechanism": "randomized-response", "epsilon": 2.0}, head=HEAD),
-    "text santext": lambda: _text(small_vocabulary(), mechanism="santext", epsilon=3.0),
-    "text custext": lambda: _text(small_vocabulary(), mechanism="custext", epsilon=3.0, k=4),
-    "text madlib": lambda: _text(small_vocabulary(), mechanism="madlib", epsilon=3.0),
+PRIVUNIT, LAPLACE = {"mechanism": "privunit", "epsilon": 4.0}, {"mechanism": "planar-laplace", "epsilon": 8.0}
+WORDS = small_vocabulary()
+OF_TEXT = NONE | {"encoder": "", "mean": None, "m1": None, "vocabulary": WORDS}
+TEXT = {"vocabulary": WORDS.identity, "tokens": 4, "epsilon": 3.0}
+REQUESTS: dict[str, Request] = {
+    "embedding purkayastha, label": request(),
+    "embedding planar-laplace": request(embedding=LAPLACE, label=None),
+    "embedding gaussian": request(embedding={"mechanism": "gaussian", "sigma": 0.5}, label=None),
+    "label with prior": with_prior(),
+    "statistic of 12 features": request(**NONE, statistic=PRIVUNIT, codes=CODES, m1=WIDE),
+    "statistic": request(**NONE, statistic=PRIVUNIT, codes=CODES),
+    "answer": request(**NONE, answer={"mechanism": "randomized-response", "epsilon": 2.0}, head=HEAD),
+    "text santext": request(**OF_TEXT, text=TEXT | {"mechanism": "santext"}),
+    "text custext": request(**OF_TEXT, text=TEXT | {"mechanism": "custext", "k": 4}),
+    "text madlib": request(**OF_TEXT, text=TEXT | {"mechanism": "madlib"}),
 }
 
 
@@ -85,21 +67,18 @@ def sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def of_request(make: Callable[[], Request], folder: Path) -> dict[str, Any]:
+def of_request(asked: Request, folder: Path) -> dict[str, Any]:
     """The wire of a request and of the reply to it, and the ledger's keys and payloads."""
-    asked = make()
     _node(folder)
     reply = ask(folder, asked)
-    reply = replace(reply, releases=tuple(replace(one, guarantee=_short(one.guarantee)) for one in reply.releases))
-    rows = [
-        [row.user, row.record, row.stage, row.channel, row.digest, sha(row.payload), f"{row.epsilon:.6g}"]
-        for row in ledger_rows(folder)
-    ]
+    reply = replace(reply, releases=tuple(replace(r, guarantee=_short(r.guarantee)) for r in reply.releases))
+    rows = ledger_rows(folder)
+    kept = [[r.user, r.record, r.stage, r.channel, r.digest, sha(r.payload), f"{r.epsilon:.6g}"] for r in rows]
     return {
         "request": sha(record_to_bytes(request_to_record(asked))),
         "digests": {channel: asked.digest(channel) for channel in asked.channels},
         "reply": sha(record_to_bytes(reply_to_record(reply))),
-        "ledger": sha(json.dumps(rows).encode()),
+        "ledger": sha(json.dumps(kept).encode()),
     }
 
 
@@ -123,21 +102,28 @@ def of_mechanism(mechanism: Any) -> str:
     return sha(np.ascontiguousarray(np.round(drawn, 9) + 0.0).tobytes())
 
 
+def requests_in(folder: Path) -> dict[str, Any]:
+    return {name: of_request(asked, folder / str(i)) for i, (name, asked) in enumerate(REQUESTS.items())}
+
+
+def mechanisms() -> dict[str, str]:
+    return {str(case.id): of_mechanism(case.values[0]) for case in instances()}
+
+
 def current() -> dict[str, Any]:
     """All digests, as the file keeps them."""
     with tempfile.TemporaryDirectory() as place:
-        requests = {name: of_request(make, Path(place) / str(i)) for i, (name, make) in enumerate(REQUESTS.items())}
-    return {"requests": requests, "mechanisms": {str(case.id): of_mechanism(case.values[0]) for case in instances()}}
+        return {"requests": requests_in(Path(place)), "mechanisms": mechanisms()}
 
 
 def test_wires_releases_and_ledger_keys_are_those_published(tmp_path: Path) -> None:
     golden = json.loads(FILE.read_text(encoding="utf-8"))["requests"]
-    assert {name: of_request(make, tmp_path / str(i)) for i, (name, make) in enumerate(REQUESTS.items())} == golden
+    assert requests_in(tmp_path) == golden
 
 
 def test_draws_at_a_fixed_seed_are_those_published() -> None:
     golden = json.loads(FILE.read_text(encoding="utf-8"))["mechanisms"]
-    drawn = {str(case.id): of_mechanism(case.values[0]) for case in instances()}
+    drawn = mechanisms()
     assert {id_: digest for id_, digest in drawn.items() if golden.get(id_) != digest} == {}
     assert golden.keys() == drawn.keys()
 
