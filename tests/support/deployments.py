@@ -19,7 +19,7 @@ from sottovoce.deployment.processes import answers, free_port
 #: Seconds that a process which was told to end is given, before it is killed.
 _GRACE = 10.0
 #: Seconds that anything may take at all, on a machine that does much else.
-_LONG = 120.0
+_LONG = 300.0
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 

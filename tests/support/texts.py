@@ -51,7 +51,7 @@ def text_study(shared: Path, *arms: dict[str, Any], **sections: dict[str, Any]) 
     model = shared / "bert"
     if not model.exists():
         tiny_bert(model)
-    table: dict[str, dict[str, Any]] = {
+    table: dict[str, Any] = {
         "encoder": {"model": str(model), "max-length": 24},
         "training": {"protocol": "sanitized-text", "epochs": 2},
         "policy": {"text": 1000.0},

@@ -33,8 +33,11 @@ from tests.support.tiny_models import WORDS, tiny_bert
 #: Positions of each.
 POSITIONS = 64
 _SMALL: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-#: Ids of special tokens in RoBERTa's order.
+#: Ids of special tokens in RoBERTa's order, in a table of two more positions than the model has.
 _ROBERTA: dict[str, Any] = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+_ROBERTA["max_position_embeddings"] = POSITIONS + 2
+_SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>", "sep_token": "</s>", "unk_token": "<unk>"}
+_SPECIAL |= {"pad_token": "<pad>", "mask_token": "<mask>"}
 
 
 def bert_pickled(folder: Path) -> Path:
@@ -49,12 +52,11 @@ def bert_pickled(folder: Path) -> Path:
 
 
 def roberta(folder: Path) -> Path:
-    """As roberta-base: vocab.json and merges.txt, and a table of two more positions than it has."""
+    """As roberta-base: vocab.json and merges.txt."""
     merges = [("Ġ", "g"), ("o", "o"), ("Ġg", "oo"), ("Ġgoo", "d"), ("Ġ", "b"), ("a", "d"), ("Ġb", "ad")]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     pieces = ["<s>", "<pad>", "</s>", "<unk>", *alphabet, *("".join(pair) for pair in merges), "<mask>"]
-    more = _ROBERTA | {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1}
-    _made(RobertaModel, RobertaConfig, folder, len(pieces), **more).save_pretrained(folder)
+    _made(RobertaModel, RobertaConfig, folder, len(pieces), **_ROBERTA, type_vocab_size=1).save_pretrained(folder)
     (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
     (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *(" ".join(pair) for pair in merges)]) + "\n")
     return folder
@@ -66,19 +68,11 @@ def deberta_v3(folder: Path) -> Path:
 
     trained = io.BytesIO()
     lines = ["good film.", "bad film.", "the film was awful", "a book and the plot was very good"] * 20
+    names = ("pad", "bos", "eos", "unk")
+    special: dict[str, Any] = {f"{name}_id": i for i, name in enumerate(names)}
+    special |= {f"{name}_piece": f"[{piece}]" for name, piece in zip(names, ("PAD", "CLS", "SEP", "UNK"), strict=True)}
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines),
-        model_writer=trained,
-        vocab_size=32,
-        pad_id=0,
-        bos_id=1,
-        eos_id=2,
-        unk_id=3,
-        pad_piece="[PAD]",
-        bos_piece="[CLS]",
-        eos_piece="[SEP]",
-        unk_piece="[UNK]",
-        minloglevel=2,
+        sentence_iterator=iter(lines), model_writer=trained, vocab_size=32, minloglevel=2, **special
     )
     more: dict[str, Any] = {"type_vocab_size": 0, "position_buckets": 16, "norm_rel_ebd": "layer_norm"}
     more |= {"relative_attention": True, "share_att_key": True, "position_biased_input": False}
@@ -91,49 +85,46 @@ def deberta_v3(folder: Path) -> Path:
 
 
 def mpnet(folder: Path) -> Path:
-    """As all-mpnet-base-v2: vocab.txt with RoBERTa's special tokens, and a table of two more positions than it has."""
+    """As all-mpnet-base-v2: vocab.txt with RoBERTa's special tokens."""
     words = ["<s>", "<pad>", "</s>", "[UNK]", *WORDS, "<mask>"]
-    more = _ROBERTA | {"max_position_embeddings": POSITIONS + 2}
-    _made(MPNetModel, MPNetConfig, folder, len(words), **more).save_pretrained(folder)
+    _made(MPNetModel, MPNetConfig, folder, len(words), **_ROBERTA).save_pretrained(folder)
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")
-    special = {"unk": "[UNK]", "bos": "<s>", "cls": "<s>", "eos": "</s>", "sep": "</s>", "pad": "<pad>"}
-    about = {f"{name}_token": token for name, token in special.items()} | {"mask_token": "<mask>"}
-    about |= {"tokenizer_class": "MPNetTokenizer"}
+    about = _SPECIAL | {"unk_token": "[UNK]", "tokenizer_class": "MPNetTokenizer"}
     (folder / "tokenizer_config.json").write_text(json.dumps(about))
     return folder
 
 
 def xlm_roberta(folder: Path) -> Path:
     """As multilingual-e5-base: SentencePiece's unigram model in tokenizer.json, XLM-RoBERTa's weights."""
-    tokenizer, about = _unigram()
-    more = _ROBERTA | {"max_position_embeddings": POSITIONS + 2, "type_vocab_size": 1}
-    _made(XLMRobertaModel, XLMRobertaConfig, folder, tokenizer.get_vocab_size(), **more).save_pretrained(folder)
-    return _with_tokenizer(folder, tokenizer, about | {"tokenizer_class": "XLMRobertaTokenizer"})
+    return _unigram(folder, XLMRobertaModel, XLMRobertaConfig, **_ROBERTA, type_vocab_size=1)
 
 
 def e5_small(folder: Path) -> Path:
-    """As multilingual-e5-small: BERT's weights behind XLM-RoBERTa's tokenizer."""
-    tokenizer, about = _unigram()
-    _made(BertModel, BertConfig, folder, tokenizer.get_vocab_size() + 3, pad_token_id=1).save_pretrained(folder)
-    return _with_tokenizer(folder, tokenizer, about | {"tokenizer_class": "XLMRobertaTokenizer"})
+    """As multilingual-e5-small: BERT's weights, of a longer table, behind XLM-RoBERTa's tokenizer."""
+    return _unigram(folder, BertModel, BertConfig, further=3, pad_token_id=1)
+
+
+def gte(folder: Path) -> Path:
+    """As gte-multilingual-base by `transformers`' own class: rotary positions, gated layers."""
+    return _unigram(folder, GteModel, GteConfig, pad_token_id=1)
 
 
 def modernbert(folder: Path) -> Path:
     """As ModernBERT-base: byte-level pieces in tokenizer.json, rotary positions, attention to near tokens in turn."""
-    pieces = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    names = ("UNK", "CLS", "SEP", "PAD", "MASK")
+    pieces = [*(f"[{name}]" for name in names), *sorted(pre_tokenizers.ByteLevel.alphabet())]
     tokenizer = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
     )
     tokenizer.normalizer = normalizers.NFC()
-    tokenizer.add_special_tokens(pieces[:5])
+    tokenizer.add_special_tokens(pieces[: len(names)])
     more = {"pad_token_id": 3, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
     more |= {"local_attention": 8, "global_attn_every_n_layers": 2}
     _made(ModernBertModel, ModernBertConfig, folder, len(pieces), **more).save_pretrained(folder)
-    about = {f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "CLS", "SEP", "PAD", "MASK")}
-    names = ["input_ids", "attention_mask"]
-    about |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": names}
+    about = {f"{name.lower()}_token": f"[{name}]" for name in names}
+    about |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "attention_mask"]}
     return _with_tokenizer(folder, tokenizer, about)
 
 
@@ -145,13 +136,6 @@ def nomic(folder: Path) -> Path:
     code = {"AutoConfig": "nomic-ai/nomic-bert-2048--c.Config", "AutoModel": "nomic-ai/nomic-bert-2048--m.Model"}
     (folder / "config.json").write_text(json.dumps(config | {"auto_map": code}))
     return folder
-
-
-def gte(folder: Path) -> Path:
-    """As gte-multilingual-base by `transformers`' own class: rotary positions, gated layers."""
-    tokenizer, about = _unigram()
-    _made(GteModel, GteConfig, folder, tokenizer.get_vocab_size(), pad_token_id=1).save_pretrained(folder)
-    return _with_tokenizer(folder, tokenizer, about | {"tokenizer_class": "XLMRobertaTokenizer"})
 
 
 def as_sentence_encoder(
@@ -183,8 +167,8 @@ def as_sentence_encoder(
     return folder
 
 
-def _unigram() -> tuple[Tokenizer, dict[str, Any]]:
-    """A tokenizer as XLM-RoBERTa's, and its tokenizer_config.json."""
+def _unigram(folder: Path, kind: Any, config: Any, *, further: int = 0, **more: Any) -> Path:
+    """A model behind a tokenizer as XLM-RoBERTa's. further: rows of its table beside the tokens'."""
     words = ["▁good", "▁bad", "▁film", "▁the", "▁a", "▁was", "▁plot", "▁very", "▁query", ":", "s", "▁"]
     pieces = [*((name, 0.0) for name in ("<s>", "<pad>", "</s>", "<unk>"))]
     pieces += [*((word, -2.0 - i / 8) for i, word in enumerate(words)), ("<mask>", 0.0)]
@@ -195,8 +179,8 @@ def _unigram() -> tuple[Tokenizer, dict[str, Any]]:
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
     tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
-    about = {"bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>", "sep_token": "</s>", "unk_token": "<unk>"}
-    return tokenizer, about | {"pad_token": "<pad>", "mask_token": "<mask>"}
+    _made(kind, config, folder, tokenizer.get_vocab_size() + further, **more).save_pretrained(folder)
+    return _with_tokenizer(folder, tokenizer, _SPECIAL | {"tokenizer_class": "XLMRobertaTokenizer"})
 
 
 def _with_tokenizer(folder: Path, tokenizer: Tokenizer, about: dict[str, Any]) -> Path:

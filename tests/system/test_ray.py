@@ -36,6 +36,7 @@ from simulations.run.run import run
 from simulations.transport.engine import check_address, machine_fault, run_on_flower
 from sottovoce.cli import main as cli
 from sottovoce.deployment.processes import free_port
+from tests.support.deployments import wait_until
 from tests.support.paths import ROOT
 from tests.support.studies import (
     PRIOR,
@@ -161,7 +162,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         for number, command in enumerate((head, [*hiding, *ray, f"--address={address}"]), 1):
             # In a session of its own, so that all that it starts, and nothing else, can be stopped.
             started.append(subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL))
-            wait(lambda number=number: machines(address) == number)
+            wait_until(lambda number=number: machines(address) == number, started[-1])
         yield address
         assert all(process.poll() is None for process in started), "the cluster was stopped"
     finally:
@@ -185,13 +186,6 @@ def machines(address: str) -> int:
         return sum(node["Alive"] for node in ray.nodes())
     finally:
         ray.shutdown()
-
-
-def wait(done: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 @pytest.mark.slow
