@@ -68,8 +68,9 @@ class Deployed:
         return sottovoce(self.place, self.environment, *arguments)
 
     def command(self, party: str) -> list[str]:
-        text = (self.folder / COMMANDS).read_text()
-        return shlex.split(text.split(f"# {party}\n")[1].splitlines()[0])
+        """Its command line, without the variables before it."""
+        line = (self.folder / COMMANDS).read_text().split(f"# {party}\n")[1].splitlines()[0]
+        return [word for word in shlex.split(line) if not word.startswith("OMP_NUM_THREADS=")]
 
     def start(self, party: str) -> None:
         """Start a party again that was killed."""
