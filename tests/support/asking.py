@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +109,7 @@ def raw_server(world: World, answer: Callable[[bytes], bytes | None], *, tls: bo
                 context.wrap_socket(self.request, server_side=True) if tls else self.request as talk,
             ):
                 received.append(_received(talk) if tls else talk.recv(65536))
-                if (said := answer(received[-1])) is not None:
-                    talk.sendall(said)
+                talk.sendall(answer(received[-1]) or b"")
 
     with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
@@ -122,16 +122,10 @@ def raw_server(world: World, answer: Callable[[bytes], bytes | None], *, tls: bo
 
 
 def _received(talk: socket.socket) -> bytes:
-    data = b""
-    while b"\r\n\r\n" not in data:
-        if not (piece := talk.recv(65536)):
-            return data
-        data += piece
-    head, _, body = data.partition(b"\r\n\r\n")
-    length = next((int(h.split(b":")[1]) for h in head.split(b"\r\n") if h.lower().startswith(b"content-length")), 0)
-    while len(body) < length and (piece := talk.recv(65536)):
-        body += piece
-    return head + b"\r\n\r\n" + body
+    with talk.makefile("rb") as file:
+        head = b"".join(takewhile(bytes.strip, file))
+        length = next((int(line[15:]) for line in head.splitlines() if line.lower().startswith(b"content-length:")), 0)
+        return head + b"\r\n" + file.read(length)
 
 
 def http(body: bytes, status: str = "200 OK", *, more: str = "") -> bytes:

@@ -19,7 +19,7 @@ from mechanisms.messages.sealed import generate_keys
 from mechanisms.messages.signature import public_of
 from mechanisms.vocabulary import Vocabulary
 from server.export import export_encoder
-from tests.support.clients import without
+from tests.support.clients import request, without
 from tests.support.paths import ROOT
 from tests.support.requests import made
 from tests.support.tiny_models import tiny_bert
@@ -79,29 +79,18 @@ def encoder_folder(place: Path) -> Path:
 
 
 def request_for(encoder: Encoder, /, **changes: Any) -> Request:
-    rng = np.random.default_rng(1)
-    values: dict[str, Any] = {
-        "arm": "",
-        "stage": "train",
-        "split": "train",
-        "encoder": encoder.identity,
-        "mean": np.zeros(encoder.dim, np.float32),
-        "m1": rng.normal(size=(encoder.dim, DIM)).astype(np.float32),
-        "embedding": {"mechanism": "purkayastha", "epsilon": 10.0},
-        "label": {"mechanism": "randomized-response", "epsilon": 2.0},
-        "classes": 2,
-        "minimum_users": 100,
-    }
-    return made(**(values | changes))
+    """A request of embeddings by this encoder, and of labels of two classes."""
+    m1 = np.random.default_rng(1).normal(size=(encoder.dim, DIM)).astype(np.float32)
+    maps = {"encoder": encoder.identity, "mean": np.zeros(encoder.dim, np.float32), "m1": m1}
+    return request(**{"arm": "", "classes": 2} | maps | changes)
 
 
 def make_bundle(place: Path, name: str = "bundle", *, policy: Policy = POLICY, **keys: Any) -> Bundle:
     """A bundle of embeddings and labels in `place`/name. keys: as in `Keys`, in place of the tests' own."""
     folder = encoder_folder(place)
-    request = request_for(Encoder(folder))
     return write_bundle(
         place / name,
-        request,
+        request_for(Encoder(folder)),
         policy,
         name="small",
         arm="a",
@@ -122,11 +111,11 @@ def make_text_bundle(place: Path, *, seal: bytes | None = None) -> Bundle:
     known = words()
     vocabularies.save(known, place / "words")
     text = {"mechanism": "santext", "epsilon": 2.0, "tokens": 6, "vocabulary": known.identity}
-    request = made(arm="", stage="train", split="train", classes=2, minimum_users=0, text=text, vocabulary=known)
+    asked = made(arm="", stage="train", split="train", classes=2, minimum_users=0, text=text, vocabulary=known)
     policy = Policy(text=1000.0, total=1000.0, mechanisms=("santext",))
     return write_bundle(
         place / "text",
-        request,
+        asked,
         policy,
         name="small",
         arm="words",

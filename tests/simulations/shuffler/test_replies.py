@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,17 @@ class Passing(Fake):
             ).SerializeToString()
 
         self.says |= {"push-messages": push, "pull-messages": pull, "pull-object": content}
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes by waiting alone: a slow machine is no slow SuperLink."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(superlink, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now[0]))
 
 
 @pytest.fixture(scope="module")

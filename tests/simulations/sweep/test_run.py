@@ -291,7 +291,7 @@ def test_ctrl_c_ends_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 WORKER = """
 import os, sys, time
 from simulations.sweep import worker
-worker._run = lambda *_: os.write(1, b"at work.") and time.sleep(30)
+worker._run = lambda *_: os.write(1, b"at work.") and time.sleep(300)
 sys.exit(worker.main(["small.toml", "out", "1", sys.argv[1]]))
 """
 
@@ -304,7 +304,7 @@ def test_a_run_ends_with_its_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sweep.stdout is not None and sweep.stdout.read(8) == b"at work."
     sweep.kill()
     start = time.monotonic()
-    assert sweep.stdout.read() == b"" and time.monotonic() - start < 20  # at its end once the run has closed it too
+    assert sweep.stdout.read() == b"" and time.monotonic() - start < 200  # at its end once the run has closed it too
     sweep.wait()
     ended = subprocess.run([sys.executable, "-c", WORKER, str(sweep.pid)], capture_output=True, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (TERMINATED, b"", b"")

@@ -93,7 +93,7 @@ def test_idle_connections_of_one_address_keep_nobody_else_out(port: int) -> None
 def test_who_says_nothing_or_too_slowly_is_let_go(
     byte_by_byte: bool, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(https, "_HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(https, "_HEAD_SECONDS", 1.5)
     with ExitStack() as held:
         line = connected(port, HOSTILE, held)
         if byte_by_byte:
@@ -108,12 +108,12 @@ def test_who_says_nothing_or_too_slowly_is_let_go(
 
 def test_who_asks_again_and_again_stays(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait is for a head, and begins anew with each."""
-    monkeypatch.setattr(https, "_HEAD_SECONDS", 0.6)
+    monkeypatch.setattr(https, "_HEAD_SECONDS", 2.0)
     with ExitStack() as held:
         line = connected(port, HONEST, held)
         for _ in range(3):
             assert answer(line).startswith(b"HTTP/1.1 200")
-            time.sleep(0.25)
+            time.sleep(0.8)
 
 
 # --- the engine: Flower phones nobody, and Ray has room for its sockets

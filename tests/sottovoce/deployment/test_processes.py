@@ -55,7 +55,7 @@ def ours(folder: Path) -> Parties:
     return Parties(folder, show=print)
 
 
-def until(true: object, seconds: float = 20.0) -> None:
+def until(true: object, seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while not true():  # type: ignore[operator]
         assert time.monotonic() < end
