@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import binom
 
 from mechanisms import Gaussian, PlanarLaplace, Purkayastha, RandomizedResponsePrior
+from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.mechanism import Mechanism
 from mechanisms.privunit import PrivUnit
 
@@ -75,10 +77,7 @@ def largest_delta(world: World, users: int, epsilons: Sequence[float], *, crowd:
 def _batches(rows: FloatArray, users: int) -> Iterator[tuple[tuple[int, ...], FloatArray]]:
     """Every multiset of so many inputs, and the law of the histogram of their outputs."""
     for chosen in itertools.combinations_with_replacement(range(len(rows)), users):
-        law = np.ones(1)
-        for sent, at in enumerate(chosen):
-            law = _added(law, rows[at], sent)
-        yield chosen, law
+        yield chosen, shuffled(rows[list(chosen)])
 
 
 def _added(law: FloatArray, row: FloatArray, users: int) -> FloatArray:
@@ -93,6 +92,26 @@ def _places(users: int, outputs: int) -> tuple[NDArray[np.int64], int]:
     many = {h: i for i, h in enumerate(itertools.combinations_with_replacement(range(outputs), users + 1))}
     few = itertools.combinations_with_replacement(range(outputs), users)
     return np.array([[many[tuple(sorted((*h, y)))] for y in range(outputs)] for h in few]), len(many)
+
+
+def shuffled(laws: Iterable[Any]) -> FloatArray:
+    """The law of the histogram of independent outputs, one user with each of these laws (Y,)."""
+    law = np.ones(1)
+    for sent, row in enumerate(laws):
+        law = _added(law, np.asarray(row), sent)
+    return law
+
+
+def hockey_stick(p: FloatArray, q: FloatArray, epsilon: float) -> float:
+    return float(np.maximum(p - math.exp(epsilon) * q, 0.0).sum())
+
+
+def reduced_pair(p: Any, q: Any, omega: Any, gamma: float, n: int, epsilon: float) -> float:
+    """δ(ε) of the reduced pair by definition: the others send blanket samples, each with probability γ."""
+    return sum(
+        binom.pmf(m, n - 1, gamma) * hockey_stick(shuffled([p, *[omega] * m]), shuffled([q, *[omega] * m]), epsilon)
+        for m in range(n)
+    )
 
 
 def joint(*worlds: World) -> World:
@@ -158,3 +177,27 @@ def discrete(mechanism: Any, inputs: int) -> World:
     every = np.arange(inputs)
     rows = [np.exp(mechanism.log_prob(every, np.full(inputs, x))) for x in every]
     return World(np.array(rows))
+
+
+def ring(size: int, kappa: float) -> FloatArray:
+    """A randomizer on a ring: p_z(y) ∝ exp(-κ·distance); rows are the laws of the inputs."""
+    at = np.arange(size)
+    distance = np.abs(at[:, None] - at[None, :])
+    weights = np.exp(-kappa * np.minimum(distance, size - distance))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def ring_cells(size: int, kappa: float) -> BlanketCells:
+    laws = ring(size, kappa)
+    omega = np.full(size, 1 / size)
+    u, v = np.log(laws[0] / omega), np.log(laws[size // 2] / omega)
+    return BlanketCells(
+        log_gamma=float(np.log(laws.min(axis=0).sum())),
+        log_w=np.log(omega),
+        log_p=np.log(laws[0]),
+        log_q=np.log(laws[size // 2]),
+        log_u_low=u,
+        log_u_high=u,
+        log_v_low=v,
+        log_v_high=v,
+    )

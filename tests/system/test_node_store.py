@@ -14,20 +14,20 @@ from client.app import respond
 from client.models.embeddings import TableEmbeddings, Tables, embeddings_path
 from client.node import load_node, write_node
 from client.shard import Shard, write_shard
-from client.store.ledger import Ledger, LedgerRow
+from client.store.ledger import Ledger
 from mechanisms.messages.refusals import REFUSALS
 from simulations.transport import node_store as transport
 from simulations.transport.node_store import Files, Lent, NodeStore, answer, packed
+from tests.support.answers import ledger_rows
 from tests.support.clients import make_node, message, request
 
 
 class Beside(NodeStore):
-    """A node store of this process, which does to its answers what `said` says: "lost" after it has kept a ledger,
-    "full" and "gone" before."""
+    """A node store of this process. fault: "lost" after it has kept a ledger; "full", "overtaken" and "gone" before."""
 
-    def __init__(self, folder: Path, said: str = "kept") -> None:
+    def __init__(self, folder: Path, fault: str = "") -> None:
         super().__init__(str(folder), put=lambda files: files)
-        self._said = said
+        self._fault = fault
         self.lent: list[str] = []
 
     def lend(self, node: str) -> Lent:
@@ -39,19 +39,12 @@ class Beside(NodeStore):
         return files
 
     def keep(self, node: str, name: str, before: str | None, ledger: bytes) -> str:
-        if self._said == "gone":
+        if self._fault in ("full", "overtaken"):
+            return self._fault
+        kept = "" if self._fault == "gone" else super().keep(node, name, before, ledger)
+        if self._fault:
             raise ConnectionError("the node store is dead")
-        if self._said == "full":
-            return self._said
-        kept = super().keep(node, name, before, ledger)
-        if self._said == "lost":
-            raise ConnectionError("the node store has died since")
         return kept
-
-
-def rows(folder: Path) -> list[LedgerRow]:
-    with Ledger(folder / "0" / "ledger-a.sqlite", durable=False) as ledger:
-        return ledger.rows()
 
 
 def content(reply: Message) -> bytes:
@@ -68,23 +61,30 @@ def test_a_lent_node_answers_as_in_its_folder_and_its_ledger_is_the_same(tmp_pat
         expected = content(respond(asked, tmp_path / "here" / "0"))
         assert content(answer(asked, "0", node_store, tmp_path / "shared")) == expected
     plain = [
-        [(r.user, r.record, r.stage, r.channel, r.digest, r.epsilon, r.payload, r.commit) for r in rows(folder)]
+        [
+            (r.user, r.record, r.stage, r.channel, r.digest, r.epsilon, r.payload, r.commit)
+            for r in ledger_rows(folder / "0")
+        ]
         for folder in (tmp_path / "here", tmp_path / "lent")
     ]
     assert plain[0] == plain[1] and len(plain[0]) > 8
     assert not (tmp_path / "shared").exists()
 
 
-@pytest.mark.parametrize(("said", "reason"), [("full", "storage"), ("gone", "failed"), ("lost", "failed")])
-def test_nothing_leaves_whose_ledger_is_not_kept(said: str, reason: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("full", "storage"), ("gone", "failed"), ("lost", "failed"), ("overtaken", "failed")]
+)
+def test_nothing_leaves_whose_ledger_is_not_kept(fault: str, reason: str, tmp_path: Path) -> None:
     make_node(tmp_path / "0")
-    reply = answer(message(request()), "0", Beside(tmp_path, said), tmp_path / "shared")
+    node_store = Beside(tmp_path, fault)
+    reply = answer(message(request()), "0", node_store, tmp_path / "shared")
     assert reply.has_error() and reply.error.code == REFUSALS[reason][0]
-    assert (tmp_path / "0" / "ledger-a.sqlite").exists() == (said == "lost")  # charged, though nothing left
-    if said == "lost":
-        spent = rows(tmp_path)
+    assert node_store.lent == ["0"] * (transport._TRIES if fault == "overtaken" else 1)
+    assert (tmp_path / "0" / "ledger-a.sqlite").exists() == (fault == "lost")  # charged, though nothing left
+    if fault == "lost":
+        spent = ledger_rows(tmp_path / "0")
         again = content(answer(message(request()), "0", Beside(tmp_path), tmp_path / "shared"))
-        assert rows(tmp_path) == spent and spent[0].payload in again
+        assert ledger_rows(tmp_path / "0") == spent and spent[0].payload in again
 
 
 def test_of_two_who_answer_at_once_one_begins_anew(tmp_path: Path) -> None:
@@ -102,19 +102,10 @@ def test_of_two_who_answer_at_once_one_begins_anew(tmp_path: Path) -> None:
     node_store = Slow(tmp_path)
     content(answer(message(request(stage="train-1")), "0", node_store, tmp_path / "shared"))
     content(other[0])
-    assert {row.stage for row in rows(tmp_path)} == {"train-1", "train-2"} and node_store.lent == ["0", "0"]
-
-
-def test_who_is_always_overtaken_says_nothing(tmp_path: Path) -> None:
-    make_node(tmp_path / "0")
-
-    class Late(Beside):
-        def keep(self, *_: Any) -> str:
-            return "overtaken"
-
-    node_store = Late(tmp_path)
-    assert answer(message(request()), "0", node_store, tmp_path / "shared").has_error()
-    assert node_store.lent == ["0"] * transport._TRIES
+    assert {row.stage for row in ledger_rows(tmp_path / "0")} == {"train-1", "train-2"} and node_store.lent == [
+        "0",
+        "0",
+    ]
 
 
 def test_a_ledger_goes_back_on_top_of_what_was_lent_alone(tmp_path: Path) -> None:
@@ -168,19 +159,18 @@ def test_what_travels_of_a_node(tmp_path: Path) -> None:
 
 def test_a_lent_node_finds_the_public_folders_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_node(tmp_path / "0")
-    said = json.loads((tmp_path / "0" / "node.json").read_text())
+    settings = json.loads((tmp_path / "0" / "node.json").read_text())
     (tmp_path / "encoder").mkdir()
     (tmp_path / "encoder" / "model").write_bytes(b"public")
-    (tmp_path / "0" / "node.json").write_text(json.dumps(said | {"encoder": "../encoder"}))
-    seen: list[bytes] = []
-    found = transport.respond
+    (tmp_path / "0" / "node.json").write_text(json.dumps(settings | {"encoder": "../encoder"}))
+    read: list[bytes] = []
 
-    def respond(asked: Message, folder: Path, *, load: Any) -> Message:
+    def responded(asked: Message, folder: Path, *, load: Any) -> Message:
         node = load(folder)
-        seen.append((node.encoder / "model").read_bytes())
+        read.append((node.encoder / "model").read_bytes())
         assert node.seed == load_node(tmp_path / "0").seed and node.folder == folder
-        return found(asked, folder, load=load)
+        return respond(asked, folder, load=load)
 
-    monkeypatch.setattr(transport, "respond", respond)
+    monkeypatch.setattr(transport, "respond", responded)
     content(answer(message(request()), "0", Beside(tmp_path), tmp_path / "shared"))
-    assert seen == [b"public"]
+    assert read == [b"public"]

@@ -24,7 +24,7 @@ from mechanisms.losses.categorical import prior_blanket
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from tests.support.lower import lower_bounds
-from tests.support.rings import ring, ring_cells, shuffled
+from tests.support.small_worlds import hockey_stick, ring, ring_cells, shuffled
 
 
 def test_amplify_reports_every_bound_and_takes_the_least():
@@ -109,10 +109,6 @@ def test_amplify_composes_where_cells_would_be_too_many(monkeypatch):
 
 
 EPSILONS = (0.0, 0.5, 2.0, 8.0)
-
-
-def hockey_stick(p: np.ndarray, q: np.ndarray, epsilon: float) -> float:
-    return float(np.maximum(p - math.exp(epsilon) * q, 0.0).sum())
 
 
 def test_samplers_add_what_the_theorem_says_and_can_add_that_much() -> None:
@@ -203,7 +199,7 @@ def test_two_rounds_of_every_data_set_are_below_the_composition():
     for other in (1, 2):
         for others in itertools.combinations_with_replacement(range(4), n - 1):
             first, second = (shuffled([laws[z], *(laws[w] for w in others)]) for z in (0, other))
-            masses = np.array([[first[key], second[key]] for key in first])
+            masses = np.stack([first, second], axis=1)
             tables += [masses, masses[:, ::-1]]
 
     def worst(epsilon):

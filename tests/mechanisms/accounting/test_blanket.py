@@ -18,8 +18,7 @@ from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.gaussian import line
 from mechanisms.privunit import PrivUnit
 from tests.support.lower import few_cells_delta, lower_bounds, mixture
-from tests.support.rings import reduced_pair, ring, ring_cells
-from tests.support.small_worlds import World, largest_delta
+from tests.support.small_worlds import World, largest_delta, reduced_pair, ring, ring_cells
 
 DELTA = 1e-6
 

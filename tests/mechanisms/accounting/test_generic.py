@@ -20,7 +20,7 @@ from mechanisms.accounting.generic import (
     variation_pair,
     variation_ratio,
 )
-from tests.support.rings import hockey_stick, shuffled
+from tests.support.small_worlds import hockey_stick, shuffled
 
 
 def pair_laws(pair, users):
