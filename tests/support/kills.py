@@ -28,7 +28,7 @@ import numpy as np
 
 from client.app import NODES, release
 from client.device.records import add_records
-from client.node import load_node, write_node
+from client.node import write_node
 from client.policy import Policy
 from client.shard import Shard
 from mechanisms.messages.reply import Reply
@@ -37,6 +37,7 @@ from mechanisms.messages.sealed import Sealed
 from mechanisms.messages.wire import reply_from_record
 from simulations.shuffler.shuffle import shuffle
 from simulations.shuffler.store import OPEN, Store
+from tests.support.answers import ledger_rows
 from tests.support.clients import context, make_node, message, request, with_prior
 
 # -- system calls
@@ -198,23 +199,19 @@ class Device(Scenario):
         shutil.copytree(self.place, self.template)
         for asked in self.during:
             self.answer(asked)
-        self.charged = len(self.rows())
+        self.charged = len(ledger_rows(self.place, ""))
 
     def answer(self, asked: Request) -> Reply:
         answer = release(message(asked), context(0))
         assert not answer.has_error(), answer.error.reason
         return reply_from_record(answer.content)
 
-    def rows(self) -> list:
-        with load_node(self.place).ledger("") as ledger:
-            return ledger.rows()
-
     def child(self) -> None:
         for asked in self.during:
             self.send([asked.stage, {c: data.hex() for c, data in payloads(self.answer(asked)).items()}])
 
     def check(self, *, killed: bool) -> None:
-        rows = self.rows()
+        rows = ledger_rows(self.place, "")
         known: dict[str, dict[str, bytes]] = {}
         for row in rows:  # in the order of users
             channels = known.setdefault(row.stage, {})
@@ -230,7 +227,7 @@ class Device(Scenario):
             replies.setdefault(asked.stage, []).append(reply)
             for channel, data in payloads(reply).items():
                 assert known.get(asked.stage, {}).get(channel, data) == data, "a release was drawn twice"
-        assert len(self.rows()) == self.charged, "a release was counted twice"
+        assert len(ledger_rows(self.place, "")) == self.charged, "a release was counted twice"
         for stage, given in replies.items():  # what was sent before and is sent again counts once
             batch = shuffle([*given, *given], minimum_users=0, rng=np.random.default_rng(0)).batch
             assert batch.users == USERS and batch.duplicates == USERS * (2 * len(given) - 1), f"{stage}: counted twice"
