@@ -35,20 +35,11 @@ def randomized_response(scale: float) -> Draws:
 
 
 def laplace(scale: float, *, at: Callable[[Any], list[Any]] = snapped, reach: float = np.inf) -> Draws:
-    """ε = 1 of a number between 0 and 1 at scale 1; reach: how far the noise may be."""
+    """ε = 1/scale of a number between 0 and 1, or of each of several; reach: how far the noise may be."""
 
-    def draws(x: float, n: int) -> list[float]:
-        noise = RNG.laplace(0, scale, 4 * n)
-        return at(x + noise[np.abs(noise) <= reach][:n])
-
-    return draws
-
-
-def split(parts: float) -> Draws:
-    """Two numbers of one person at ε = 1 together, each with ε/parts."""
-
-    def draws(x: list[float], n: int) -> list[list[float]]:
-        return snapped(np.array(x) + RNG.laplace(0, parts, (n, 2)))
+    def draws(x: Any, n: int) -> list[Any]:
+        noise = RNG.laplace(0, scale, (4 * n, *np.shape(x)))
+        return at(np.array(x) + noise[(np.abs(noise) <= reach).reshape(4 * n, -1).all(axis=1)][:n])
 
     return draws
 
@@ -104,14 +95,13 @@ def words(padded: bool) -> Draws:
 
     def draws(x: str, n: int) -> list[str]:
         given = x.split()
-        found = []
-        for row, coins in zip(RNG.integers(0, 4, (n, 4)), RNG.random((n, 4)), strict=True):
-            keep = (np.exp(0.25) - 1) / (np.exp(0.25) + 3)
-            count = 4 if padded else len(given)
-            found.append(
-                " ".join(given[i] if i < len(given) and coins[i] < keep else known[row[i]] for i in range(count))
-            )
-        return found
+        kept = RNG.random((n, 4)) < (np.exp(0.25) - 1) / (np.exp(0.25) + 3)
+        kept[:, len(given) :] = False
+        drawn = RNG.integers(0, 4, (n, 4))[:, : 4 if padded else len(given)]
+        return [
+            " ".join(given[i] if keep[i] else known[word] for i, word in enumerate(row))
+            for row, keep in zip(drawn, kept, strict=True)
+        ]
 
     return draws
 
@@ -127,7 +117,7 @@ _TEXT = {"epsilon": 1.0, "inputs": ["good", "bad film", "good plot film", "film 
 SOUND: dict[str, tuple[Draws, dict[str, Any]]] = {
     "randomized response": (randomized_response(1.0), _LABEL),
     "Laplace": (laplace(1.0), _NUMBER),
-    "two numbers": (split(2.0), _TWO),
+    "two numbers": (laplace(2.0), _TWO),
     "sum": (counted(np.int64), _SUM | {"neighbours": "add-remove"}),
     "Gaussian": (gaussian, {"mu": 1.0, "inputs": {"radius": 1.0, "size": 3}, "releases": "vector"}),
     "step": (sgd(False), {"mu": 0.5, "releases": "vector"} | _STEP),
@@ -137,7 +127,7 @@ SOUND: dict[str, tuple[Draws, dict[str, Any]]] = {
 FAULTS: dict[str, tuple[Draws, dict[str, Any]]] = {
     "noise at two thirds": (laplace(2 / 3), _NUMBER),
     "label at two thirds": (randomized_response(2 / 3), _LABEL),
-    "epsilon split wrongly": (split(1.0), _TWO),
+    "epsilon split wrongly": (laplace(1.0), _TWO),
     "low bits": (laplace(1.0, at=lambda y: y.tolist()), _NUMBER),
     "seed reused": (reseeded, _NUMBER),
     "overflow": (counted(np.int8), _SUM | {"neighbours": "add-remove"}),
@@ -150,23 +140,21 @@ FAULTS: dict[str, tuple[Draws, dict[str, Any]]] = {
 
 def main(name: str) -> None:
     """Answers lines of JSON; names beginning with an exclamation mark do not do as they should."""
-    draws, claim = (FAULTS | SOUND)[name.lstrip("!") if name.lstrip("!") in FAULTS | SOUND else "Laplace"]
     broken = name.removeprefix("!") if name.startswith("!") else ""
+    draws, claim = (FAULTS | SOUND)["Laplace" if broken else name]
     print(json.dumps(claim | {"name": name}) if broken != "talks" else "loading the model ...", flush=True)
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         if broken == "hangs":
             time.sleep(60)
         if broken == "dies":
             raise MemoryError("too much of it")
-        answer: dict[str, Any] = {"draws": draws(asked["input"], asked["draws"])}
+        answer: dict[str, Any] = {"draws": draws(request["input"], request["draws"])}
         if broken == "few":
             answer["draws"].pop()
         if broken == "words":
             answer["draws"][3] = "three"
-        if broken == "refuses":
-            answer = {"error": "no such input"}
-        print(json.dumps(answer), flush=True)
+        print(json.dumps({"error": "no such input"} if broken == "refuses" else answer), flush=True)
 
 
 if __name__ == "__main__":
