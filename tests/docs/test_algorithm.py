@@ -20,7 +20,7 @@ from mechanisms.streams import SimulationStreams
 from server.protocols.drive import Collected, Driver
 from server.protocols.protocol import Channels, Public, Training
 from server.protocols.statistics import statistics
-from tests.support.programs import program
+from tests.support.paths import program
 
 
 @pytest.fixture(scope="module")

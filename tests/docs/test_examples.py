@@ -16,8 +16,7 @@ from mechanisms.mechanism import Mechanism
 from server.protocols.drive import Driver
 from sottovoce import PrivUnit, Purkayastha, RandomizedResponse, Rewriter, SanitizedEncoder, ladder
 from tests.support.devices import words
-from tests.support.paths import ROOT
-from tests.support.programs import program
+from tests.support.paths import ROOT, program
 from tests.support.studies import run_in_process
 
 API = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")

@@ -15,8 +15,7 @@ import sottovoce
 from simulations.experiment.schema import keys
 from simulations.experiment.toml import document
 from sottovoce.cli.main import main
-from tests.support.paths import ROOT
-from tests.support.programs import program
+from tests.support.paths import ROOT, program
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 #: `folder/file.py`, or `folder/file.py: function` or `folder/file.py: Class.method`.
