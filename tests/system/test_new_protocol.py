@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.support.paths import ROOT
 
-NAME = "nearest-mean"
 #: Users release once; the head is the mean of each class, moved towards the mean of all by an option of its own.
 FILE = '''
 """Protocol nearest-mean: users release an embedding and a label once, and the head is the mean of each class."""
@@ -62,14 +58,14 @@ NEAREST_MEAN = TrainingProtocol(
 )
 '''
 #: Everything that knows protocols by name, asked about the new one.
-ASKED = """
-import json, sys
+PROGRAM = """
+import sys
 from pathlib import Path
 
 from server.protocols import PROTOCOLS
 from nearest_mean import NEAREST_MEAN
 
-heavy = sorted({"torch", "transformers", "client", "simulations"} & set(sys.modules))
+assert not {"torch", "transformers", "client", "simulations"} & set(sys.modules), "a declaration loads no model"
 PROTOCOLS[NEAREST_MEAN.name] = NEAREST_MEAN  # its line of the table, before anybody reads it
 
 import pytest
@@ -77,7 +73,6 @@ import pytest
 from simulations.errors import UserError
 from simulations.experiment.ladder import of_experiment
 from simulations.experiment.schema import schema
-from simulations.output.jsonable import json_ready
 from tests.support.studies import PURKAYASTHA, RANDOMIZED, LocalGrid, experiment, make_nodes, run_arms, use_folder
 
 ARM = {"name": "users", "embedding": PURKAYASTHA, "label": RANDOMIZED}
@@ -87,12 +82,6 @@ def study(*arms, shrinkage=0.25, **training):
     return experiment(*arms or [ARM], training={"protocol": NEAREST_MEAN.name, "shrinkage": shrinkage} | training)
 
 
-def refusal(*arms, **training):
-    with pytest.raises(UserError) as caught:
-        study(*arms, **training)
-    return str(caught.value)
-
-
 def scaled(shrinkage):
     asked, place = study(shrinkage=shrinkage), Path(str(shrinkage))
     with pytest.MonkeyPatch.context() as patch:
@@ -100,51 +89,37 @@ def scaled(shrinkage):
         return run_arms(asked, LocalGrid(make_nodes(asked, place)), models=place / "models")["users"]
 
 
+keys = schema()["properties"]["training"]["properties"]
+assert NEAREST_MEAN.name in keys["protocol"]["enum"]
+assert (keys["shrinkage"]["minimum"], keys["shrinkage"]["default"]) == (0, 0.1)
+rungs = {rung["rung"]: rung["worst_case"] for rung in of_experiment(study())[0]["ladder"]}
+assert {"embedding", "label", "shuffled"} <= set(rungs) and rungs["label"] == 3.0
 ran, other = scaled(0.25), scaled(0.5)
-print(json.dumps({
-    "heavy": heavy, "schema": schema()["properties"]["training"]["properties"], "line": json_ready(ran.line),
-    "ladder": of_experiment(study())[0]["ladder"],
-    "moved": float(abs(other.model.maps.head_w).max() / abs(ran.model.maps.head_w).max()),
-    "card": Path("0.25/models/users/README.md").read_text(),
-    "refused": [
-        refusal(protocol="release-once"), refusal(shrinkage=1.5), refusal(shrinkage="much"), refusal(label_stages=2),
-        refusal(ARM | {"text": {"mechanism": "santext", "epsilon": 1.0}}),
-        refusal({"name": "a", "protocol": "public-only"}),
-        refusal({"name": "a", "vector": {"mechanism": "privunit", "epsilon": 1.0, "cap_probability": 0.75}}),
-    ],
-}))
+assert ran.line["delivered"] == 60 and ran.line["dropped"] == ran.line["errors"] == {}
+assert ran.line["accuracy"] > 0.8 and ran.line["accuracy_clean_test"] > 0.9  # chance is 1/3
+moved = abs(other.model.maps.head_w).max() / abs(ran.model.maps.head_w).max()
+assert moved == pytest.approx((1 - 0.5) / (1 - 0.25), rel=1e-6)
+summary = "nearest-mean: the head is the mean of each class of the users' releases"
+assert summary in Path("0.25/models/users/README.md").read_text()
+vector = {"mechanism": "privunit", "epsilon": 1.0, "cap_probability": 0.75}
+for key, arms, training in (
+    ("training.shrinkage", [], {"protocol": "release-once"}),
+    ("training.shrinkage: must be below 1", [], {"shrinkage": 1.5}),
+    ("training.shrinkage: must be a finite number", [], {"shrinkage": "much"}),
+    ("training.label_stages", [], {"label_stages": 2}),
+    ('arm "users": text', [ARM | {"text": {"mechanism": "santext", "epsilon": 1.0}}], {}),
+    ('arm "a": protocol', [{"name": "a", "protocol": "public-only"}], {}),
+    ('arm "a": vector', [{"name": "a", "vector": vector}], {}),
+):
+    with pytest.raises(UserError) as caught:
+        study(*arms, **training)
+    assert str(caught.value).startswith(key), (key, caught.value)
 """
 
 
 def test_users_train_it_by_its_option_and_what_contradicts_its_declaration_is_refused(tmp_path: Path) -> None:
     (tmp_path / "nearest_mean.py").write_text(FILE, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-c", ASKED],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
-        capture_output=True,
-        text=True,
-    )
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    answers = json.loads(done.stdout.splitlines()[-1])
-    assert answers["heavy"] == [], "the declaration loads no model and nothing of other packages"
-    assert NAME in answers["schema"]["protocol"]["enum"]
-    assert (answers["schema"]["shrinkage"]["minimum"], answers["schema"]["shrinkage"]["default"]) == (0, 0.1)
-    rungs = {rung["rung"]: rung["worst_case"] for rung in answers["ladder"]}
-    assert {"embedding", "label", "shuffled"} <= set(rungs) and rungs["label"] == 3.0
-    line = answers["line"]
-    assert line["delivered"] == 60 and line["dropped"] == line["errors"] == {}
-    assert line["accuracy"] > 0.8 and line["accuracy_clean_test"] > 0.9  # chance is 1/3
-    assert answers["moved"] == pytest.approx((1 - 0.5) / (1 - 0.25), rel=1e-6)
-    assert f"{NAME}: the head is the mean of each class of the users' releases" in answers["card"]
-    keys = (
-        "training.shrinkage",
-        "training.shrinkage: must be below 1",
-        "training.shrinkage: must be a finite number",
-        "training.label_stages",
-        'arm "users": text',
-        'arm "a": protocol',
-        'arm "a": vector',
-    )
-    for error, key in zip(answers["refused"], keys, strict=True):
-        assert error.startswith(key), (error, key)
