@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +19,7 @@ def user(epsilon: float | None, *, public: Sequence[str] = (), **more: Any) -> l
     return [{"rung": "user"} | about | spent | more]
 
 
-def line(
+def _line(
     name: str,
     mechanism: str | None,
     epsilon: float | None,
@@ -28,7 +27,6 @@ def line(
     *,
     metric: str | None = "angular",
     label: float | None = math.inf,
-    label_mechanism: str | None = "identity",
     clean: float = 0.9,
     way: str = "release-once",
     reference: bool = False,
@@ -43,7 +41,7 @@ def line(
         "name": name,
         "mechanism": mechanism,
         "epsilon": None if epsilon == math.inf else epsilon,
-        "label_mechanism": label_mechanism,
+        "label_mechanism": "identity",
         "label_epsilon": None if label == math.inf else label,
         "dim": 16,
         "accuracy": accuracy,
@@ -69,14 +67,25 @@ def line(
     }
 
 
-def _results(name: str, arms: list[dict[str, Any]], classes: list[str], chance: float) -> dict[str, Any]:
+def demo() -> dict[str, Any]:
+    arms = [
+        _line("public-only", "purkayastha", 10.0, 0.81, label=None, way="public-only", clean=0.83),
+        _line("no noise", "identity", math.inf, 0.91, metric="euclidean", reference=True),
+        _line("Purkayastha, ε = 10", "purkayastha", 10.0, 0.90),
+        _line("planar Laplace, ε = 10", "planar-laplace", 10.0, 0.895, metric="euclidean"),
+        _line("Purkayastha, ε = 10, label ε = 2", "purkayastha", 10.0, 0.885, label=2.0),
+        _line("Purkayastha, ε = 0.5", "purkayastha", 0.5, 0.56, clean=0.88),
+    ]
+    arms[2]["dropped"] = {"not on the sphere": 3}
+    arms[2]["errors"] = {"the request could not be answered": 1}
+    arms[0] |= {"users": 0, "delivered": 0, "bytes_per_user": 0}
     return {
-        "name": name,
+        "name": "demo",
         "seed": 1,
         "way": "release-once",
         "way_sentence": None,
-        "chance": chance,
-        "classes": classes,
+        "chance": 0.507,
+        "classes": ["bad", "good"],
         "arms": arms,
         "seconds": 61.0,
         "corpus": {"source": "built-in"},
@@ -84,21 +93,6 @@ def _results(name: str, arms: list[dict[str, Any]], classes: list[str], chance: 
         "randomness": "simulation",
         "versions": {"numpy": "2"},
     }
-
-
-def demo() -> dict[str, Any]:
-    arms = [
-        line("public-only", "purkayastha", 10.0, 0.81, label=None, way="public-only", clean=0.83),
-        line("no noise", "identity", math.inf, 0.91, metric="euclidean", reference=True),
-        line("Purkayastha, ε = 10", "purkayastha", 10.0, 0.90),
-        line("planar Laplace, ε = 10", "planar-laplace", 10.0, 0.895, metric="euclidean"),
-        line("Purkayastha, ε = 10, label ε = 2", "purkayastha", 10.0, 0.885, label=2.0),
-        line("Purkayastha, ε = 0.5", "purkayastha", 0.5, 0.56, clean=0.88),
-    ]
-    arms[2]["dropped"] = {"not on the sphere": 3}
-    arms[2]["errors"] = {"the request could not be answered": 1}
-    arms[0] |= {"users": 0, "delivered": 0, "bytes_per_user": 0}
-    return copy.deepcopy(_results("demo", arms, ["bad", "good"], 0.507))
 
 
 def guesses(
