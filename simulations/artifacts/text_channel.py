@@ -34,7 +34,7 @@ from simulations.experiment import (
     text_mechanism,
     trial_text_of,
 )
-from simulations.experiment.preflight import check_text
+from simulations.experiment.preflight import check_prices
 from simulations.experiment.sections import TextChannel
 from simulations.progress import prefixed
 
@@ -140,7 +140,7 @@ def prepare_rewriter(experiment: Experiment, public: Sequence[Text], *, to_price
             models = {kind: _made(settings, kind, source, public, seed) for kind, source in sources.items()}
             rewriter = replace(rewriter, masked_lm=together(models))
     for setup in setups:
-        check_text(setup, rewriter.mechanism(setup.arm))
+        check_prices(setup, rewriter.mechanism(setup.arm))
     return rewriter
 
 

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Unpack, cast
 
 from client.store.text_column import TextColumnWriter
 from simulations.corpora import reading
-from simulations.corpora.columns import Columns, Roles, as_numbers, make_corpora, named, require_columns
+from simulations.corpora.columns import Columns, Roles, as_numbers, make_corpora, named
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError, no_file
 
@@ -180,13 +180,10 @@ def _cells(file: Path, wanted: list[str]) -> Columns:
 def _jsonl(file: Path, wanted: list[str]) -> Columns:
     values: dict[str, list[object]] = {name: [] for name in wanted}
     numbers = array("q")
-    for number, line in lines(file):
-        if line.strip():
-            record = reading.parsed(line, str(file), number, wanted[0])
-            require_columns(f"{file}: line {number}", wanted, record)
-            for name in wanted:
-                values[name].append(record[name])
-            numbers.append(number)
+    for number, record in reading.objects(lines(file), str(file), wanted):
+        for name in wanted:
+            values[name].append(record[name])
+        numbers.append(number)
     return Columns(str(file), values, "line", numbers)
 
 

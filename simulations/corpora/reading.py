@@ -143,6 +143,15 @@ def parsed(line: str, place: str, number: int, example: str) -> dict[str, Any]:
     return record
 
 
+def objects(lines: Iterable[Line], place: str, wanted: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number and the object of each line of JSON that is not empty; each has the wanted keys."""
+    for number, line in lines:
+        if line.strip():
+            record = parsed(line, place, number, wanted[0])
+            require_columns(f"{place}: line {number}", wanted, record)
+            yield number, record
+
+
 class _Twice(Exception):
     """Error of a key that an object has twice."""
 

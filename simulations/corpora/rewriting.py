@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from simulations.corpora import headers, reading
-from simulations.corpora.columns import is_text, kind, plain_name, require_columns
+from simulations.corpora.columns import is_text, kind, plain_name
 from simulations.corpora.reading import Line
 from simulations.errors import UserError, can_be_read, no_file
 from simulations.output.atomic import whole
@@ -125,30 +125,31 @@ def _sink(file: BinaryIO, kind: str) -> Iterator[Callable[[Any], object]]:
 
 
 def _blocks(
-    records: Iterable[Any], keys: Sequence[Any], line_of: Callable[[Any], str], rows: int, others: Sequence[str] = ()
+    records: Iterable[Any], keys: Sequence[Any], line_of: Callable[[Any], str], rows: int, others: Iterable[str] = ()
 ) -> Iterator[Block]:
     """Yield records, lists or dicts, as blocks of the texts under some keys. `line_of` writes a record."""
+
+    def filled(batch: list[Any], texts: Sequence[Cells]) -> bytes:
+        for record, new in zip(batch, texts, strict=True):
+            for key, text in zip(keys, new, strict=True):
+                record[key] = text
+        # half of a surrogate pair, in another key of JSON, becomes its escape
+        return "".join(map(line_of, batch)).encode("utf-8", "backslashreplace")
+
+    def block(batch: list[Any]) -> Block:
+        texts = [tuple(record[key] or "" for key in keys) for record in batch]
+        return Block(texts, partial(filled, batch), tuple(others))
+
     batch: list[Any] = []
     size = 0
     for record in records:
         batch.append(record)
         size += sum(len(record[key] or "") for key in keys)
         if len(batch) == rows or size >= _CHARACTERS:
-            yield _block(batch, keys, line_of, others)
+            yield block(batch)
             batch, size = [], 0
     if batch:
-        yield _block(batch, keys, line_of, others)
-
-
-def _block(records: list[Any], keys: Sequence[Any], line_of: Callable[[Any], str], others: Sequence[str]) -> Block:
-    def with_texts(texts: Sequence[Cells]) -> bytes:
-        for record, new in zip(records, texts, strict=True):
-            for key, text in zip(keys, new, strict=True):
-                record[key] = text
-        # half of a surrogate pair, in another key of JSON, becomes its escape
-        return "".join(map(line_of, records)).encode("utf-8", "backslashreplace")
-
-    return Block([tuple(record[key] or "" for key in keys) for record in records], with_texts, tuple(others))
+        yield block(batch)
 
 
 def _places(place: str, names: Sequence[str], columns: Sequence[str], *, declared: bool = False) -> list[int]:
@@ -187,11 +188,7 @@ def _jsonl(lines: Iterator[Line], place: str, columns: Sequence[str], rows: int)
     others: dict[str, None] = {}
 
     def records() -> Iterator[dict[str, Any]]:
-        for number, line in lines:
-            if not line.strip():
-                continue
-            record = reading.parsed(line, place, number, columns[0])
-            require_columns(f"{place}: line {number}", columns, record)
+        for number, record in reading.objects(lines, place, columns):
             for column in columns:
                 text = "" if record[column] is None else record[column]
                 if not isinstance(text, str) or not is_text(text):
@@ -199,8 +196,7 @@ def _jsonl(lines: Iterator[Line], place: str, columns: Sequence[str], rows: int)
             others.update(dict.fromkeys(key for key in record if key not in columns))
             yield record
 
-    for block in _blocks(records(), columns, _json_line, rows):
-        yield Block(block.texts, block.with_texts, tuple(others))
+    yield from _blocks(records(), columns, _json_line, rows, others)
 
 
 def _json_line(record: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ made on maps of zeros.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from client.policy import Policy
 from mechanisms.accounting.privacy_filter import FREE, Account, Cost
 from mechanisms.channels import ANSWER, EMBEDDING, LABEL, TEXT, VECTOR
 from mechanisms.guarantee import EXPOSURES
+from mechanisms.mechanism import Mechanism
 from mechanisms.messages.questions import MAX_CLASSES, MAX_WIDTH
 from mechanisms.messages.request import Request
 from mechanisms.privunit import MAX_DIM
@@ -44,27 +45,28 @@ _ANY = 8
 _HASH = "0" * 64
 
 
-def check_prices(setup: ArmSetup) -> None:
-    """Raise UserError if the policy refuses the arm's releases other than texts, or the exposures of its texts.
+def check_prices(setup: ArmSetup, text: TextMechanism | None = None) -> None:
+    """Raise UserError if the policy refuses the arm's releases, or the exposures of its texts.
 
-    The ε of a text depends on the vocabulary: `check_text` checks it once that exists.
+    The ε of a text depends on the vocabulary. It is checked of `text`, the mechanism with the run's vocabulary.
     """
-    policy, arm = setup.policy, setup.arm
-    costs = _costs(setup)
+    policy, arm, statistic = setup.policy, setup.arm, setup.statistic
     if (answer := answer_of(arm, setup.classes)) is not None:  # of users who release nothing else
         _check_costs(policy, arm, {ANSWER.name: policy.cost(answer.guarantee)})
-    if (statistic := setup.statistic) is not None:
-        costs[VECTOR.name] = policy.cost(statistic(_ANY).guarantee)
     if arm.text is not None:
-        _check_exposed(policy, arm, trial_text_of(arm))
+        _check_exposed(policy, arm, text or trial_text_of(arm))
+    released: dict[str, Sequence[Mechanism]] = {
+        EMBEDDING.name: embeddings_of(arm),
+        LABEL.name: [] if arm.public_only or statistic is not None else [label_of(arm, setup.classes)],
+        VECTOR.name: [] if statistic is None else [statistic(_ANY)],
+        TEXT.name: [] if text is None else [text],
+    }
+    costs = {
+        channel: max((policy.cost(mechanism.guarantee) for mechanism in mechanisms), key=lambda cost: cost.sums)
+        for channel, mechanisms in released.items()
+        if mechanisms
+    }
     _check_costs(policy, arm, costs)
-
-
-def check_text(setup: ArmSetup, text: TextMechanism) -> None:
-    """Raise UserError if the policy refuses the arm with this text mechanism, as it is with its vocabulary."""
-    _check_exposed(setup.policy, setup.arm, text)
-    costs = _costs(setup) | {TEXT.name: setup.policy.cost(text.guarantee)}
-    _check_costs(setup.policy, setup.arm, costs)
 
 
 def check_requests(setup: ArmSetup, *, classes: int | None = None, width: int | None = None) -> None:
@@ -126,20 +128,6 @@ def check_requests(setup: ArmSetup, *, classes: int | None = None, width: int | 
         raise UserError(f'arm "{arm.name}": {str(error).removeprefix("request: ")}; its users would refuse') from error
 
 
-def _costs(setup: ArmSetup) -> dict[str, Cost]:
-    """Return by channel the charge of one record for the arm's most expensive mechanism; ε is inf if sent in clear."""
-    arm = setup.arm
-    released = {
-        EMBEDDING.name: embeddings_of(arm),
-        LABEL.name: [] if arm.public_only or arm.statistic is not None else [label_of(arm, setup.classes)],
-    }
-    return {
-        channel: max((setup.policy.cost(m.guarantee) for m in mechanisms), key=lambda cost: cost.sums)
-        for channel, mechanisms in released.items()
-        if mechanisms
-    }
-
-
 def _check_exposed(policy: Policy, arm: Arm, text: TextMechanism) -> None:
     if TEXT.name in policy.unprotected:
         return
@@ -155,6 +143,7 @@ def _check_exposed(policy: Policy, arm: Arm, text: TextMechanism) -> None:
 
 
 def _check_costs(policy: Policy, arm: Arm, costs: dict[str, Cost]) -> None:
+    """Check the charge of one record, by channel; ε is inf of what is sent in clear."""
     record = Account.empty(1)
     for channel, cost in costs.items():
         refusal = policy.refusal(channel, cost)

@@ -268,33 +268,24 @@ def reproduce(
     Raises:
         UserError: A run fails.
     """
-    comparisons = []
-    for item in items:
-        if not arms_of(item, size):
-            comparisons.append(Comparison(item.name, why="not a part of a quick run"))
-            continue
+
+    def compared(item: Item) -> Comparison:
         file = training_file(item, data)
-        if not file.is_file():
-            comparisons.append(
-                Comparison(item.name, why=f"{file} is not here; name the folder of the data with --data")
-            )
-            continue
         folder = out / f"{slug(paper.name)}-{slug(item.name)}-{size.name}"
-        path = folder / "results.json"
-        if path.is_file():
-            results: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        elif item.hours and len(items) > 1:
-            comparisons.append(
-                Comparison(item.name, why=f'{item.hours}; it is run by itself, with --table "{item.name}"')
-            )
-            continue
-        else:
-            with file.open("rb") as lines:
-                rows = sum(1 for _ in lines) - 1
-            log.info(f"{paper.name}, {item.name}: {len(arms_of(item, size))} arms")
-            results = run(experiment_of(paper, item, size, data=data, rows=rows), folder)
-        comparisons.append(_beside(item, results, size))
-    return comparisons
+        if not arms_of(item, size):
+            return Comparison(item.name, why="not a part of a quick run")
+        if not file.is_file():
+            return Comparison(item.name, why=f"{file} is not here; name the folder of the data with --data")
+        if (folder / "results.json").is_file():
+            return _beside(item, json.loads((folder / "results.json").read_text(encoding="utf-8")), size)
+        if item.hours and len(items) > 1:
+            return Comparison(item.name, why=f'{item.hours}; it is run by itself, with --table "{item.name}"')
+        with file.open("rb") as lines:
+            rows = sum(1 for _ in lines) - 1
+        log.info(f"{paper.name}, {item.name}: {len(arms_of(item, size))} arms")
+        return _beside(item, run(experiment_of(paper, item, size, data=data, rows=rows), folder), size)
+
+    return list(map(compared, items))
 
 
 def _beside(item: Item, results: Mapping[str, Any], size: Size) -> Comparison:

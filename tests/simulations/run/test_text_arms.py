@@ -38,7 +38,7 @@ from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 from simulations.experiment import Experiment, stand_in, text_mechanism
 from simulations.experiment.ladder import of_experiment
-from simulations.experiment.preflight import check_text
+from simulations.experiment.preflight import check_prices
 from simulations.experiment.sections import Data
 from simulations.run.comparison import baseline
 from sottovoce.adversary.attacks import words as words_attack
@@ -424,7 +424,7 @@ def test_studies_that_make_no_sense(arms: dict, sections: dict, words: str, shar
 def test_prices_and_models_are_checked_before_anything_starts(shared: Path) -> None:
     study = text_study(shared, arm("santext"), policy={"text": 10.0})
     with pytest.raises(UserError, match=r'arm "santext": text: worst-case ε [\d.]+ is above policy.text = 10'):
-        check_text(study.setups[0], text_mechanism(SANTEXT, WORDS))
+        check_prices(study.setups[0], text_mechanism(SANTEXT, WORDS))
     for name, kind in (("dp-prompt", "generator"), ("dp-paraphrase", "paraphraser")):
         study = text_study(shared, {"name": "a", "text": {"mechanism": name, "epsilon": 1.0}})
         with pytest.raises(UserError, match=rf"text\.{kind} = the folder of a checkpoint that generates text$"):
