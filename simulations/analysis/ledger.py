@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,42 +67,31 @@ def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str,
         if not row.of_all:
             records.setdefault(row.record, []).append(row)
 
-    def costliest(name: str, neighbours: str, counts: Callable[[LedgerRow], bool]) -> Rung:
-        counted = {number: [*together, *filter(counts, charges)] for number, charges in records.items()} or {
-            -1: together
-        }
-        record = max(counted, key=lambda number: _cost(counted[number], delta, public))
-        rows, note = counted[record], _NOTE
-        note += f"; record {record}, the costliest" if len(rows) > len(together) else ""
-        note += f"; with {len(together)} about all records" if together else ""
+    def rung(name: str, neighbours: str, rows: list[LedgerRow], note: str) -> Rung:
         guarantees = (row.guarantee for row in rows)
         return ledger_rung(name, guarantees, delta=delta, unit=name, neighbours=neighbours, note=note, public=public)
 
-    def reads(channel: str) -> Callable[[LedgerRow], bool]:
-        released, about = any(row.channel == channel for row in mine), CHANNELS[channel].neighbours
-        return lambda row: released and CHANNELS[row.channel].neighbours == about
+    def costliest(name: str, neighbours: str, channels: Collection[str]) -> Rung:
+        counted = {-1: together} if not records else {}
+        for number, charges in records.items():
+            counted[number] = [*together, *(row for row in charges if row.channel in channels)]
+        record = max(counted, key=lambda number: _cost(counted[number], delta, public))
+        note = f"{_NOTE}; record {record}, the costliest" if len(counted[record]) > len(together) else _NOTE
+        note += f"; with {len(together)} about all records" if together else ""
+        return rung(name, neighbours, counted[record], note)
 
-    rungs = [
-        costliest(channel, about.neighbours, reads(channel))
-        for channel, about in CHANNELS.items()
-        if about.always or any(row.channel == channel for row in mine)
-    ]
-    rungs.append(costliest("record", "any two records", lambda row: True))
+    rungs = []
+    for channel, about in CHANNELS.items():
+        released = any(row.channel == channel for row in mine)
+        near = {name for name, other in CHANNELS.items() if released and other.neighbours == about.neighbours}
+        if about.always or released:
+            rungs.append(costliest(channel, about.neighbours, near))
+    rungs.append(costliest("record", "any two records", {row.channel for row in mine}))
     all_of_it = (
         f"{_NOTE}; {len(mine)} releases, {len(together)} about all records and the others about {len(records)}, in "
         f"{len({row.stage for row in mine})} stages"
     )
-    rungs.append(
-        ledger_rung(
-            "user",
-            (r.guarantee for r in mine),
-            delta=delta,
-            unit="user",
-            neighbours="any two users' data",
-            note=all_of_it,
-            public=public,
-        )
-    )
+    rungs.append(rung("user", "any two users' data", mine, all_of_it))
     return {
         "user": chosen,
         "users": len(by_user),

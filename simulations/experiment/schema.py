@@ -97,11 +97,8 @@ def _mechanisms(channel: str) -> list[str]:
     if channel == "curator":
         return [*CURATORS]
     own = {name for name, where in OWN_KINDS if where == channel}
-    return sorted(own | {Identity.name} | {n for n, kind in CATALOGUE.items() if _sanitizes(kind, channel)})
-
-
-def _sanitizes(kind: Any, channel: str) -> bool:
-    return getattr(kind, "channel", None) == channel
+    published = {name for name, kind in CATALOGUE.items() if getattr(kind, "channel", None) == channel}
+    return sorted(own | {Identity.name} | published)
 
 
 def about(section: type[Section]) -> list[str]:

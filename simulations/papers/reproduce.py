@@ -227,11 +227,6 @@ def _arm(arm: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": arm["name"], channel: spec, "perturb": perturb, "reference": clear}
 
 
-def training_file(item: Item, data: Path) -> Path:
-    """Return the path of the item's training data."""
-    return data / str(_TASKS[item.task]["path"]) / "train.tsv"
-
-
 @dataclass(frozen=True)
 class Comparison:
     """Our numbers of an item beside the paper's.
@@ -270,7 +265,7 @@ def reproduce(
     """
 
     def compared(item: Item) -> Comparison:
-        file = training_file(item, data)
+        file = data / str(_TASKS[item.task]["path"]) / "train.tsv"
         folder = out / f"{slug(paper.name)}-{slug(item.name)}-{size.name}"
         if not arms_of(item, size):
             return Comparison(item.name, why="not a part of a quick run")

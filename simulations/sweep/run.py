@@ -110,7 +110,8 @@ def _left(study: Study, out: Path) -> list[Job]:
         folder = out / "runs" / run.name
         job = Job(run.name, folder.with_name(f"{run.name}.toml"), folder)
         text = to_toml(run.experiment)
-        if job.file.is_file() and load(job.file) != run.experiment and _anything(job.out):
+        begun = job.out.exists() or job.out.with_name(f"{job.out.name}.part").exists()
+        if job.file.is_file() and load(job.file) != run.experiment and begun:
             raise UserError(
                 f"--out {out}: runs/{run.name} is a run of another experiment than the study's; name another folder, "
                 "or delete it"
@@ -120,10 +121,6 @@ def _left(study: Study, out: Path) -> list[Job]:
         if not (job.out / "results.json").is_file():
             jobs.append(job)
     return jobs
-
-
-def _anything(out: Path) -> bool:
-    return out.exists() or out.with_name(f"{out.name}.part").exists()
 
 
 def processes(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
