@@ -23,8 +23,8 @@ from simulations.analysis import deniability as command
 from simulations.analysis import similarity as module
 from simulations.analysis.similarity import of_files, similarity
 from simulations.artifacts.vocabulary import tag
-from simulations.errors import UserError
 from sottovoce.cli.main import main
+from tests.support.commands import refused
 from tests.support.words import streams
 
 ALARM = 1e-6
@@ -237,14 +237,14 @@ def test_bleu_is_that_of_its_definition(no_encoder: None) -> None:
 
 
 def test_files_of_the_same_rows_are_compared_by_column(tmp_path: Path, no_encoder: None) -> None:
-    (tmp_path / "a.tsv").write_text("text\tlabel\none two three four five\t0\nsix\t1\n")
-    (tmp_path / "b.tsv").write_text("label\ttext\n0\tone two three four nine\n1\tsix\n")
-    result = of_files(tmp_path / "a.tsv", tmp_path / "b.tsv", ["text"])
+    first, second, short = (tmp_path / f"{name}.tsv" for name in ("a", "b", "short"))
+    first.write_text("text\tlabel\none two three four five\t0\nsix\t1\n")
+    second.write_text("label\ttext\n0\tone two three four nine\n1\tsix\n")
+    short.write_text("text\none\n")
+    result = of_files(first, second, ["text"])
     assert result.texts == 2 and result.same == 0.5 and result.bleu is not None
-    (tmp_path / "short.tsv").write_text("text\none\n")
-    for other, column, why in (("short.tsv", "text", "has 1 rows"), ("b.tsv", "sentence", "sentence")):
-        with pytest.raises(UserError, match=why):
-            of_files(tmp_path / "a.tsv", tmp_path / other, [column])
+    refused("has 1 rows", of_files, first, short, ["text"])
+    refused("sentence", of_files, first, second, ["sentence"])
 
 
 def test_sanitize_compares_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str], no_encoder: None) -> None:

@@ -11,22 +11,34 @@ import pytest
 from simulations.errors import UserError
 from simulations.output.atomic import check_writable, local_path, staged, whole
 from simulations.run.journal import started
+from tests.support.commands import refused
 from tests.support.modes import nothing_narrowed, wider
 
 
-@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644)])
-def test_the_umask_says_who_reads_it(tmp_path: Path, mask: int, mode: int) -> None:
+@pytest.mark.parametrize(
+    ("mask", "before", "mode"),
+    [(0o077, None, 0o600), (0o022, None, 0o644), (0o022, 0o600, 0o600), (0o022, 0o666, 0o666)],
+)
+def test_the_umask_says_who_reads_a_new_file_and_an_existing_one_keeps_mode_and_content_until_all_is_written(
+    tmp_path: Path, mask: int, before: int | None, mode: int
+) -> None:
     path = tmp_path / "file"
-    before = os.umask(mask)
+    if before is not None:
+        path.write_bytes(b"before")
+        path.chmod(before)
+    usual = os.umask(mask)
     try:
+        with pytest.raises(RuntimeError), whole(path) as file:
+            file.write(b"half")
+            raise RuntimeError
+        assert [p.read_bytes() for p in tmp_path.iterdir()] == ([] if before is None else [b"before"])
         with whole(path, synced=True) as file:
-            file.write(b"first")
-            (draft,) = tmp_path.iterdir()
-            assert draft != path and stat.S_IMODE(draft.stat().st_mode) == mode
+            file.write(b"after")
+            (draft,) = {*tmp_path.iterdir()} - {path}
+            assert stat.S_IMODE(draft.stat().st_mode) == mode
     finally:
-        os.umask(before)
-    assert [p.name for p in tmp_path.iterdir()] == ["file"] and path.read_bytes() == b"first"
-    assert stat.S_IMODE(path.stat().st_mode) == mode
+        os.umask(usual)
+    assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"after"] and stat.S_IMODE(path.stat().st_mode) == mode
 
 
 def test_an_error_names_the_file_that_was_to_be(tmp_path: Path) -> None:
@@ -78,22 +90,6 @@ def test_a_symbolic_link_is_followed_and_stays(tmp_path: Path) -> None:
     assert caught.value.filename == str(tmp_path / "loop")
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o666])
-def test_an_existing_file_keeps_its_mode_and_its_content_if_writing_fails(tmp_path: Path, mode: int) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"before")
-    path.chmod(mode)
-    with pytest.raises(RuntimeError), whole(path) as file:
-        file.write(b"half")
-        raise RuntimeError
-    assert [p.name for p in tmp_path.iterdir()] == ["file"] and path.read_bytes() == b"before"
-    with whole(path) as file:
-        file.write(b"after")
-        (draft,) = {*tmp_path.iterdir()} - {path}
-        assert stat.S_IMODE(draft.stat().st_mode) == mode
-    assert path.read_bytes() == b"after" and stat.S_IMODE(path.stat().st_mode) == mode
-
-
 def test_what_is_private_is_its_owners_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with nothing_narrowed(monkeypatch):
         with staged(tmp_path / "private", private=True) as part, whole(part / "file", private=True) as file:
@@ -108,14 +104,13 @@ def test_what_is_private_is_its_owners_from_the_start(tmp_path: Path, monkeypatc
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600, "wider before"
 
 
-def test_a_url_is_no_folder() -> None:
-    for place in ("s3://bucket/run", "file:///tmp/run", Path("gs://bucket")):
-        with pytest.raises(UserError, match=r"^\S+: is a URL; name a folder, .* aws s3 sync FOLDER URL$"):
-            local_path(place)
+@pytest.mark.parametrize("place", ["s3://bucket/run", "file:///tmp/run", Path("gs://bucket")])
+def test_a_url_is_no_folder(place: str | Path) -> None:
+    refused(r"^\S+: is a URL; name a folder, .* aws s3 sync FOLDER URL$", local_path, place)
     assert local_path("runs/a:b") == Path("runs/a:b")
 
 
-def test_an_empty_folder_is_taken_and_a_full_one_refused(tmp_path: Path) -> None:
+def test_an_empty_folder_is_taken_a_full_one_refused_and_what_fails_leaves_nothing(tmp_path: Path) -> None:
     out = tmp_path / "run"
     out.mkdir()
     with staged(out) as part:
@@ -125,11 +120,7 @@ def test_an_empty_folder_is_taken_and_a_full_one_refused(tmp_path: Path) -> None
     for place, why in ((out, "not an empty"), (out / "a", "not an empty"), (out / "a" / "b", "cannot be written")):
         with pytest.raises(UserError, match=why), staged(place):
             pytest.fail("accepted")
-    assert [p.name for p in tmp_path.iterdir()] == ["run"]
-
-
-def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), staged(tmp_path / "deep" / "deeper" / "run") as part:
         (part / "a").write_text("1")
         raise KeyboardInterrupt
-    assert not list(tmp_path.iterdir())
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
