@@ -62,8 +62,7 @@ def of_words(mechanism: Any) -> bool:
 def unit(n: int, dim: int, seed: int = 0) -> Array:
     """Return random vectors of length 1, (n, dim)."""
     x = np.random.default_rng(seed).normal(size=(n, dim))
-    vectors: Array = x / np.linalg.norm(x, axis=1, keepdims=True)
-    return vectors
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 def width(mechanism: Any) -> int:
@@ -97,8 +96,7 @@ def made_up_scores(mechanism: Any, n: int, seed: int) -> Callable[..., Array]:
 
     def scores(positions: Array, words: Array, rows: Array) -> Array:
         predecessors = np.where(positions > 0, words[rows, np.maximum(positions - 1, 0)], NOTHING)
-        result: Array = table[positions % 64, predecessors]
-        return result
+        return table[positions % 64, predecessors]
 
     return scores
 

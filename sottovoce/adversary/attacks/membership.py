@@ -190,8 +190,7 @@ class _Membership:
         copies = [membership.without_words(t, share=_DROPPED, rng=rng) for _ in range(_COPIES) for t in model.texts]
         result = membership.confidence(model.outputs(copies), np.tile(model.labels, _COPIES))
         confidences = membership.confidence(self._outputs, model.labels)
-        mean: FloatArray = (confidences + result.reshape(_COPIES, -1).sum(axis=0)) / (_COPIES + 1)
-        return mean
+        return (confidences + result.reshape(_COPIES, -1).sum(axis=0)) / (_COPIES + 1)
 
     def _by_shadows(self, name: str) -> tuple[FloatArray, dict[str, Any]]:
         members, outputs, texts = self._shadows
@@ -344,8 +343,7 @@ class _People:
         return self.own_labels[rows]
 
     def embeddings(self, rows: IntArray, projection: Projection) -> NDArray[np.float32]:
-        result: NDArray[np.float32] = self.own_embeddings[rows]
-        return result
+        return self.own_embeddings[rows]
 
 
 @dataclass(eq=False)
@@ -456,10 +454,7 @@ class _OnTexts(_Model):
         self.plain = text_mechanism({"mechanism": "identity"} | form | {"length": KEPT}, rewriter.vocabulary)
 
     def _read(self, texts: Sequence[Text]) -> Sequence[Text]:
-        lines: Sequence[Text] = self.rewriter.sanitize(
-            self.plain, texts, seed=self.training.seed, stage="attack-membership"
-        )
-        return lines
+        return self.rewriter.sanitize(self.plain, texts, seed=self.training.seed, stage="attack-membership")
 
     def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
         rows = np.flatnonzero(inside)[: self.trained]
@@ -502,5 +497,4 @@ class _AsPublished(_Model):
 
 
 def _log_p(maps: Maps, embeddings: NDArray[Any]) -> FloatArray:
-    log_p: FloatArray = log_softmax(maps.logits(maps.project(embeddings)), axis=1)
-    return log_p
+    return log_softmax(maps.logits(maps.project(embeddings)), axis=1)

@@ -84,8 +84,7 @@ class _Attacked:
 
     def _wrong(self, model: Model) -> BoolArray:
         test = self.target.prepared.held.test
-        errors: BoolArray = model.classify(test.texts) != test.labels
-        return errors
+        return model.classify(test.texts) != test.labels
 
     def _trained(self, name: str | None, share: float) -> tuple[Model, _Users]:
         target, users = self.target, _Users(self.target, self.rows, name, share)
@@ -165,8 +164,7 @@ class _Users:
             records = users * self.target.experiment.training.records
             moment = of_users(question.clip * of, noise, users=records, codes=codes)
             weight, bias = linear_head(features, simplex, users=moment)
-            result: IntArray = (features @ weight + bias).argmax(axis=1)
-            return result
+            return (features @ weight + bias).argmax(axis=1)
 
         base_classes = classes(mean)
 

@@ -237,8 +237,7 @@ def _kept(ledger: Ledger, release: Release, reply: Reply) -> BoolArray:
     payload = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).reshape(len(reply), -1).view(np.uint8)
     if result.payloads.shape != payload.shape:
         return np.zeros(len(reply), dtype=bool)
-    mask: BoolArray = result.known & (result.payloads == payload).all(axis=1)
-    return mask
+    return result.known & (result.payloads == payload).all(axis=1)
 
 
 def _paid(ledger: Ledger, channel: str, reply: Reply, replies: list[Reply]) -> BoolArray:
@@ -250,8 +249,7 @@ def _paid(ledger: Ledger, channel: str, reply: Reply, replies: list[Reply]) -> B
         present = {*zip(other.users.tolist(), other.records.tolist(), strict=True)}
         price += sum(worst) * np.array([record in present for record in records], dtype=bool)
     costs = ledger.spent(reply.users, reply.records, channel=channel, declared=frozenset(EXPOSURES))
-    mask: BoolArray = costs.epsilon >= price * (1 - 1e-12)
-    return mask
+    return costs.epsilon >= price * (1 - 1e-12)
 
 
 def values_of(reply: Reply, channel: str) -> NDArray[Any]:
@@ -304,8 +302,7 @@ def client_games(clients: Clients, delta: float) -> list[Game]:
     def ratio(outputs: NDArray[Any]) -> FloatArray:
         y = outputs[:, DIM].astype(np.int64)
         first_law, second_law = (label.log_prob(y, np.full(len(y), x)) for x in (0, 1))
-        difference: FloatArray = embedding_ratio(outputs[:, :DIM]) + first_law - second_law
-        return difference
+        return embedding_ratio(outputs[:, :DIM]) + first_law - second_law
 
     parameters = f"purkayastha ε={EMBEDDING['epsilon']}, m'={DIM}; randomized response ε={LABEL['epsilon']}"
     game = partial(Game, "client", parameters, share=_CLIENT_SHARE)

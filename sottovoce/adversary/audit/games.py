@@ -168,8 +168,7 @@ def ratio(mechanism: Any, x: FloatArray, other: FloatArray, *, rounded: bool = T
     def score(outputs: NDArray[Any]) -> FloatArray:
         z = outputs / np.linalg.norm(outputs, axis=1, keepdims=True) if rounded else outputs
         of_x, of_other = (mechanism.log_prob(z, np.tile(unit, (len(z), 1))) for unit in (x, other))
-        difference: FloatArray = of_x - of_other
-        return difference
+        return of_x - of_other
 
     return score
 

@@ -97,8 +97,7 @@ def _of_side(
     log_probs = np.take_along_axis(
         words, np.broadcast_to(lengths_of_words, (len(laws), *lengths_of_words.shape)), axis=2
     )
-    result: FloatArray = logsumexp(log_probs + padding + places + lengths[:, None], axis=2)
-    return result
+    return logsumexp(log_probs + padding + places + lengths[:, None], axis=2)
 
 
 def _running(logs: FloatArray) -> FloatArray:
@@ -115,8 +114,7 @@ def _lengths(texts: IntArray, values: IntArray, count: int) -> FloatArray:
     counts = np.zeros((count, longest + 1))
     np.add.at(counts, (values, ends(texts)), 1.0)
     share = (counts.sum(axis=0) + 1.0 / (longest + 1)) / (len(texts) + 1)
-    result: FloatArray = np.log((counts + share) / (counts.sum(axis=1, keepdims=True) + 1))
-    return result
+    return np.log((counts + share) / (counts.sum(axis=1, keepdims=True) + 1))
 
 
 def by_value(table: Table, texts: IntArray, values: IntArray, count: int) -> FloatArray:
@@ -135,15 +133,13 @@ def _smoothed(counts: FloatArray) -> FloatArray:
     """
     share = (counts.sum(axis=0) + 1.0) / (counts.sum() + counts.shape[1])
     distinct = np.maximum((counts > 0).sum(axis=1), 1)[:, None]
-    result: FloatArray = (counts + distinct * share) / (counts.sum(axis=1, keepdims=True) + distinct)
-    return result
+    return (counts + distinct * share) / (counts.sum(axis=1, keepdims=True) + distinct)
 
 
 def _likeliest(evidence: FloatArray, values: IntArray, count: int) -> IntArray:
     """Return the likeliest value of each column of log evidence (count, n)."""
     prior = (np.bincount(values, minlength=count) + 1.0) / (len(values) + count)
-    result: IntArray = (evidence + np.log(prior)[:, None]).argmax(axis=0)
-    return result
+    return (evidence + np.log(prior)[:, None]).argmax(axis=0)
 
 
 # --- by learning from readings of texts

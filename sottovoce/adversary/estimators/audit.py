@@ -390,8 +390,7 @@ def trees(first: Outputs, second: Outputs) -> Score:
     ).fit(x, sides)
 
     def score(outputs: Outputs) -> FloatArray:
-        values: FloatArray = model.decision_function(as_rows(outputs))
-        return values
+        return model.decision_function(as_rows(outputs))
 
     return score
 

@@ -149,8 +149,7 @@ class Channel:
             counts = np.zeros_like(weights)
             np.add.at(counts, (np.repeat(np.arange(len(x)), self.draws), draws.ravel()), 1.0)
             weights = (counts + _WORTH * weights) / (self.draws + _WORTH)
-        logs: FloatArray = np.log(weights)
-        return logs
+        return np.log(weights)
 
 
 def _parts(x: IntArray, size: int) -> list[IntArray]:
@@ -245,12 +244,10 @@ class Table:
         if law is None:
             return np.zeros((len(drawn), len(true)))
         y, x = np.repeat(drawn, len(true)), np.tile(true, len(drawn))
-        result: FloatArray = np.maximum(law.log_prob(y, x), LEAST).reshape(len(drawn), len(true))
-        return result
+        return np.maximum(law.log_prob(y, x), LEAST).reshape(len(drawn), len(true))
 
 
 def ends(texts: IntArray) -> IntArray:
     """Return the end of each text (n, L): the place behind its last word."""
     places = np.arange(1, texts.shape[1] + 1)
-    result: IntArray = np.where(texts != NOTHING, places, 0).max(axis=1, initial=0)
-    return result
+    return np.where(texts != NOTHING, places, 0).max(axis=1, initial=0)

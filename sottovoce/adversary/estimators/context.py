@@ -80,13 +80,11 @@ class Chain:
 
     def forward(self, weights: FloatArray) -> FloatArray:
         """Return the weights (n, s) of the words in the next place, from those in one place."""
-        result: FloatArray = (self.follow.T @ weights.T).T + (weights @ self.left)[:, None] * self.share
-        return result
+        return (self.follow.T @ weights.T).T + (weights @ self.left)[:, None] * self.share
 
     def backward(self, weights: FloatArray) -> FloatArray:
         """Return the backward weights (n, s) of the place before, from those of one place."""
-        result: FloatArray = (self.follow @ weights.T).T + np.outer(weights @ self.share, self.left)
-        return result
+        return (self.follow @ weights.T).T + np.outer(weights @ self.share, self.left)
 
 
 def guessed(chain: Chain, table: Table, released: IntArray) -> IntArray:

@@ -62,8 +62,7 @@ _LEAST = 1e-300
 
 def confidence(log_p: FloatArray, labels: IntArray) -> FloatArray:
     """Return log p of the record's own label, from log-probabilities (n, K) and labels (n,)."""
-    label_log_p: FloatArray = log_p[np.arange(len(labels)), labels]
-    return label_log_p
+    return log_p[np.arange(len(labels)), labels]
 
 
 def without_words(text: Text, *, share: float, rng: np.random.Generator) -> Text:
@@ -115,8 +114,7 @@ def shadow_network(log_p: FloatArray, members: BoolArray, *, seed: int) -> Calla
 
     def evidence(outputs: FloatArray) -> FloatArray:
         other, member = model.predict_log_proba(np.maximum(outputs, math.log(_LEAST))).T
-        difference: FloatArray = member - other
-        return difference
+        return member - other
 
     return evidence
 
@@ -155,8 +153,7 @@ def scaled(log_p: FloatArray, labels: IntArray) -> FloatArray:
     rows = np.arange(len(labels))
     other_log_p = log_p.astype(np.float64, copy=True)
     other_log_p[rows, labels] = -np.inf
-    result: FloatArray = log_p[rows, labels] - np.logaddexp.reduce(other_log_p, axis=1)
-    return result
+    return log_p[rows, labels] - np.logaddexp.reduce(other_log_p, axis=1)
 
 
 def halves(records: int, models: int, *, rng: np.random.Generator) -> BoolArray:
@@ -228,8 +225,7 @@ def embedding_evidence(
         pieces.append(logsumexp(result - q[:, None], axis=0))
     if isinstance(mechanism, Identity):
         return np.max(pieces, axis=0)
-    evidence: FloatArray = logsumexp(pieces, axis=0) - np.log(len(z))
-    return evidence
+    return logsumexp(pieces, axis=0) - np.log(len(z))
 
 
 def text_evidence(table: Table, released: IntArray, records: IntArray, public: IntArray) -> FloatArray:
@@ -249,8 +245,7 @@ def text_evidence(table: Table, released: IntArray, records: IntArray, public: I
         pool = logsumexp(table.likelihood(public, piece), axis=1) - np.log(len(public))
         q = np.logaddexp(pool, _one_by_one(table, piece, public)) - np.log(2)
         pieces.append(logsumexp(table.likelihood(records, piece) - q[:, None], axis=0))
-    evidence: FloatArray = logsumexp(pieces, axis=0) - np.log(len(released))
-    return evidence
+    return logsumexp(pieces, axis=0) - np.log(len(released))
 
 
 def _one_by_one(table: Table, released: IntArray, public: IntArray) -> FloatArray:
@@ -290,8 +285,7 @@ def overlap(released: IntArray, records: IntArray, size: int) -> FloatArray:
 
 def _distances(z: FloatArray, x: FloatArray) -> FloatArray:
     square = (z * z).sum(axis=1)[:, None] + (x * x).sum(axis=1)[None] - 2 * z @ x.T
-    distances: FloatArray = np.sqrt(np.maximum(square, 0.0))
-    return distances
+    return np.sqrt(np.maximum(square, 0.0))
 
 
 def _counts(numbers: IntArray, size: int) -> Any:

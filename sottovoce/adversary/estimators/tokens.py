@@ -208,8 +208,7 @@ def _parts(word: Any, theorem: Guarantee) -> IntArray:
     """Return a number for each input, (V + 1,); the theorem covers inputs of the same number together."""
     size = len(word.vocabulary)
     if "group" in theorem.exposes:
-        groups: IntArray = word.mapping.group
-        return groups
+        return word.mapping.group
     if "tag" in theorem.exposes:
         return np.append(np.asarray(word.vocabulary.tags, dtype=np.int64), -1)
     return np.zeros(size + 1, dtype=np.int64)
@@ -280,5 +279,4 @@ def _length_evidence(text: TextMechanism) -> FloatArray:
     x, y = np.repeat(np.arange(count), count), np.tile(np.arange(count), count)
     likelihood = np.exp(text.lengths.log_prob(y, x)).reshape(count, count)
     joint, single = likelihood.T @ likelihood / count, likelihood.mean(axis=0)
-    evidence: FloatArray = np.log(np.maximum(joint, _LEAST)) - np.log(np.maximum(np.outer(single, single), _LEAST))
-    return evidence
+    return np.log(np.maximum(joint, _LEAST)) - np.log(np.maximum(np.outer(single, single), _LEAST))

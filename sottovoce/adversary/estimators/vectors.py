@@ -224,8 +224,7 @@ def log_likelihood(mechanism: Any, released: FloatArray, candidates: FloatArray)
     if isinstance(mechanism, Identity):
         return np.where(products == products.max(axis=1, keepdims=True), 0.0, -np.inf)
     if isinstance(mechanism, Purkayastha):
-        result: FloatArray = -mechanism.epsilon * _angles(released, products)
-        return result
+        return -mechanism.epsilon * _angles(released, products)
     if isinstance(mechanism, PlanarLaplace) and mechanism.normalize:
         if mechanism.epsilon == 0:
             return np.zeros(products.shape)
@@ -278,5 +277,4 @@ def _angles(released: FloatArray, products: FloatArray) -> FloatArray:
 
 def _lengths(released: FloatArray) -> FloatArray:
     """Return the lengths (n, 1), near 1: the public quantizer changes the length of a release a little."""
-    lengths: FloatArray = np.sqrt(np.square(released).sum(axis=1))[:, None]
-    return lengths
+    return np.sqrt(np.square(released).sum(axis=1))[:, None]

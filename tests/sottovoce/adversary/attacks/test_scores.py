@@ -71,25 +71,16 @@ def test_tails_are_those_of_the_binomial():
     assert scores.beyond(0.5, 10, 1.0, 0.5) == 1.0 and scores.beyond(0.1, 10, 1.0, 0.0) == 0.0
 
 
-def test_shares_of_texts_of_one_length_are_no_coins():
-    """The smallest world: two texts of two words, of each of which one word is guessed with probability .98, a mean of
-    .49. A half is right of all with .98²; a binomial of two texts would have it with less, 1 - .51²."""
+def test_shares_of_texts_of_one_length_and_halves_that_add_up_are_no_coins():
+    """The smallest worlds: two texts of two words, of each of which one word is guessed with probability .98; and two
+    texts, each of which looks as near to both with probability .98, and is else not matched. The mean is .49. A half is
+    right of all with .98²; a binomial of two texts would have it with less, 1 - .51²."""
     truth, where = np.zeros((2, 2), int), np.ones((2, 2), bool)
-    found = scores.rate(np.array([[0, 1], [1, 0]]), truth, where)
-    assert found.success == 0.5 and 1 - 0.51**2 < 0.98**2
-    assert scores.beyond(found.success, found.observations, found.weight, 0.49) >= 0.98**2
-    one_word = scores.rate(truth[:, :1], truth[:, :1], where[:, :1])
-    assert scores.beyond(1.0, one_word.observations, one_word.weight, 0.49) == pytest.approx(0.49**2)
-
-
-def test_halves_that_add_up_are_no_coins():
-    """The smallest world: two texts, each of which looks as near to both with probability .98, and is else not matched,
-    a mean of .49. One right in all is had with .98²; a binomial of two texts would have it with less, 1 - .51²."""
-    tied = scores.matched(np.ones((2, 2)))
-    assert tied.success == 0.5 and 1 - 0.51**2 < 0.98**2
-    assert scores.beyond(tied.success, tied.observations, tied.weight, 0.49) >= 0.98**2
-    alone = scores.matched(np.eye(2))
-    assert scores.beyond(alone.success, alone.observations, alone.weight, 0.49) == pytest.approx(0.49**2)
+    for found in (scores.rate(np.array([[0, 1], [1, 0]]), truth, where), scores.matched(np.ones((2, 2)))):
+        assert found.success == 0.5 and 1 - 0.51**2 < 0.98**2
+        assert scores.beyond(found.success, found.observations, found.weight, 0.49) >= 0.98**2
+    for coins in (scores.rate(truth[:, :1], truth[:, :1], where[:, :1]), scores.matched(np.eye(2))):
+        assert scores.beyond(coins.success, coins.observations, coins.weight, 0.49) == pytest.approx(0.49**2)
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say():
