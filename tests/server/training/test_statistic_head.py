@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -155,6 +157,17 @@ def test_public_text_of_another_domain_moves_no_threshold(mechanism: PrivUnit | 
     assert right(shared_codes(2), mechanism, public) > right(codes, None, features[8_000:]) - 0.02
     narrow = None if mechanism is None else PrivUnit(DIM + 1, 3.0)
     assert right(codes, narrow, public) < right(codes, None, features[8_000:]) - 0.1
+
+
+def test_noise_of_a_shifted_constant_claims_no_direction() -> None:
+    """Where users lie elsewhere, their constant's noise moves along the shift: the head reads nothing there."""
+    features, labels = world(8_000, 2)
+    users = replace(users_of(features, labels, shared_codes(2)), mean=features.mean(axis=0) + 3.0 * np.eye(DIM)[0])
+    exact, noisy = (
+        linear_head(features, simplex_codes(2), users=replace(users, constant_noise=noise))[0] for noise in (0.0, 100.0)
+    )
+    contrast = [abs(weight[0, 1] - weight[0, 0]) for weight in (exact, noisy)]
+    assert contrast[1] < 0.1 * contrast[0]
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 4.0])
