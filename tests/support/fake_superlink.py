@@ -11,24 +11,33 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from flwr.app.message import remove_content_from_message
-from flwr.common.serde import message_to_proto
+from flwr.common.serde import message_to_proto, run_from_proto
 from flwr.proto.fab_pb2 import Fab, GetFabResponse
 from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse, PushMessagesRequest
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
 from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse, Run
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.task_identity import TaskIdentity
 
 from client.device.serve import serve
 from simulations.progress import lines_to
-from sottovoce.deployment.superlink import app_bundle
+from sottovoce.deployment import superlink
 
 NODE = 77
 FAB = hashlib.sha256
-bundle = cache(app_bundle)
+bundle = cache(superlink.app_bundle)
 
 
 def objects(asked):
     return {name: part.deflate() for name, part in get_all_nested_objects(asked).items()}
+
+
+def grid_of(address, ca):
+    """A run's Grid at a SuperLink, as the operator has it."""
+    grid = superlink._grid(address, ca, "token")
+    grid.set_run(run_from_proto(Run(run_id=7)))
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 7, 1
+    return grid
 
 
 class Fake:

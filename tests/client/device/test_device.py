@@ -27,12 +27,11 @@ from sottovoce.deployment import shuffler_client, superlink
 from sottovoce.deployment.certificates import make_keys
 from sottovoce.deployment.predict import serving
 from sottovoce.deployment.shuffler_client import Shuffler
-from tests.simulations.shuffler.test_replies import grid_of
 from tests.support.answers import ledger_rows
 from tests.support.asking import CLASSES, COST, SENTENCE, World, answered, honest, http
 from tests.support.clients import make_node, request
 from tests.support.devices import PUBLISHER, make_bundle, on_a_device
-from tests.support.fake_superlink import Fake
+from tests.support.fake_superlink import Fake, grid_of
 
 # -- ledger -----------------------------------------------------------------------------------------------------------
 

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 from flwr.app.message import remove_content_from_message
-from flwr.common.serde import message_from_proto, message_to_proto, run_from_proto
+from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PullObjectResponse
-from flwr.proto.run_pb2 import Run
 from flwr.proto.runtime_pb2 import (
     PullAppMessagesRequest,
     PullAppMessagesResponse,
@@ -23,12 +22,11 @@ from flwr.proto.runtime_pb2 import (
 )
 from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_res_message
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
-from flwr.supercore.task_identity import TaskIdentity
 
 from mechanisms.messages.sealed import Sealed
 from mechanisms.messages.wire import sealed_to_record
 from sottovoce.deployment import certificates, superlink
-from tests.support.fake_superlink import Fake
+from tests.support.fake_superlink import Fake, grid_of
 
 HONEST, MANY_PARTS, MANY_ROWS = range(1, 4)
 
@@ -140,9 +138,7 @@ def asked(keys: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Asked]:
         for name, value in ({"_POLL": 0.01} | settings).items():
             monkeypatch.setattr(superlink, name, value)
         passing = Passing(keys, replies, trees or {}, **faults)
-        grid = superlink._grid(passing.address, keys / "ca.pem", "token")
-        grid.set_run(run_from_proto(Run(run_id=7)))
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 7, 1
+        grid = grid_of(passing.address, keys / "ca.pem")
         result = list(superlink.ask(grid, RecordDict(), dict.fromkeys(nodes, 2**20), timeout=timeout))
         passing.close()
         return sorted(result, key=lambda one: one[0]), passing.sent
