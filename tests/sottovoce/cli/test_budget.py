@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import mpmath
 import numpy as np
@@ -24,8 +25,11 @@ from mechanisms.randomized_response import RandomizedAnswer
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.custext import CusText
 from mechanisms.words.text import TextMechanism
+from server.protocols.drive import Driver
+from server.protocols.protocol import Channels
 from simulations.analysis import plan
 from simulations.experiment import Arm, Experiment, load, text_mechanism
+from simulations.experiment.guarantees import releases
 from simulations.experiment.ladder import PAPER, Releases, of_experiment, of_run
 from sottovoce import ladder
 from sottovoce.cli import main as cli
@@ -204,6 +208,10 @@ def test_labels_in_clear_are_counted_and_what_texts_expose_is_stated() -> None:
     assert rung(of_run(setup, spent, records=3, test_records=1)["ladder"], "shuffled")["crowd"] == 234
     alone = replace(spent, train=(9000,), classes=(1,))
     assert rung(of_run(setup, alone, records=1, test_records=1)["ladder"], "shuffled")["epsilon"] is None
+    driver = Driver(Mock())
+    driver.teaching.stages, driver.teaching.classes = {"train": 9000}, {"train": 700}
+    for label, classes in ((Identity("label", 2), (700,)), (RandomizedResponse(1.0, 2), None)):
+        assert releases(setup, Channels("a", 2, label), None, driver).classes == classes
     vectors = np.random.default_rng(3).normal(size=(8, 3)).astype(np.float32)
     words = Vocabulary(tuple(f"w{i}" for i in range(8)), vectors)
     kept = text_mechanism({"mechanism": "custext", "epsilon": 1.0, "k": 4, "tokens": 2, "length": "kept"}, words)
