@@ -51,8 +51,9 @@ def run(experiment: Experiment, out: Path, *, engine: Engine = run_on_flower) ->
     start = time.perf_counter()
     journal = Journal(out)
     processor = trained_on(experiment.encoder, experiment.training)
+    if not (out / "experiment.toml").is_file():  # first: a run whose code is recorded can be resumed
+        (out / "experiment.toml").write_text(to_toml(experiment), encoding="utf-8")
     journal.check_code(processor)
-    (out / "experiment.toml").write_text(to_toml(experiment), encoding="utf-8")
     arms = f"{len(experiment.arms)} arm{'s' * (len(experiment.arms) > 1)}"
     headline = f"{experiment.name}: {experiment.population.users:,} users, {arms}"
     prepared = prepare(experiment, headline=headline)

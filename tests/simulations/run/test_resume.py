@@ -339,6 +339,19 @@ def refusal(out: Path) -> str:
     return line
 
 
+def test_a_run_that_counts_as_begun_has_its_experiment(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever it is killed: `begun` asks for the code, and `resumed` reads both."""
+    original, seen = Journal.check_code, []
+
+    def noted(self: Journal, trained_on: str | None = None) -> None:
+        original(self, trained_on)
+        seen.append(load(self.folder.parent / "experiment.toml") == STUDY)
+
+    monkeypatch.setattr(Journal, "check_code", noted)
+    begin(place / "run")
+    assert seen == [True]
+
+
 def test_where_there_is_nothing_to_go_on_with(place: Path) -> None:
     assert "there is no unfinished run of that name" in refusal(place / "run")
     (place / "run.part").mkdir()
