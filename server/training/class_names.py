@@ -66,17 +66,14 @@ def name_probabilities(
     x, names = _unit(h - h.mean(axis=0)), _unit(named - named.mean(axis=0))  # names share a style, which no class has
     centres = names
     for _ in range(STEPS):
-        likely = _likely(x @ centres.T, labels)
+        likely = _likely(SHARPNESS * x @ centres.T, labels)
         centres = _unit(NAME_WEIGHT * names + likely.T @ x * (len(names) / len(x)))
-    return _likely(x @ centres.T, labels)
+    return _likely(SHARPNESS * x @ centres.T, labels)
 
 
-def _likely(cosines: FloatArray, labels: NDArray[np.int64] | None) -> FloatArray:
-    return _with_labels(softmax(SHARPNESS * cosines, axis=1), labels)
-
-
-def _with_labels(likely: FloatArray, labels: NDArray[np.int64] | None) -> FloatArray:
+def _likely(logits: FloatArray, labels: NDArray[np.int64] | None) -> FloatArray:
     """Return probabilities of classes (n, K), 1 where a label is known."""
+    likely: FloatArray = softmax(logits, axis=1)
     if labels is not None:
         mask = labels >= 0
         likely[mask] = np.eye(likely.shape[1])[labels[mask]]
@@ -95,4 +92,4 @@ def pseudo_labels(maps: Maps, embeddings: NDArray[Any], labels: NDArray[np.int64
         embeddings: Embeddings (n, m) of public texts.
         labels: Public labels (n,), -1 where there is none. A public label has probability 1.
     """
-    return _with_labels(softmax(maps.logits(maps.project(embeddings)), axis=1), labels)
+    return _likely(maps.logits(maps.project(embeddings)), labels)
