@@ -106,6 +106,10 @@ def write(study: Study, out: Path) -> list[Path]:
     result = read(out)
     headings, *cells = overview(result)
     page = [f"# {result.title}", "", markdown(headings, cells), "", *_notes(result.points)]
+    for point in result.points:  # by class, group and user
+        for title, (names, *rows) in beside(point.results):
+            if title:
+                page += ["", f"## {point.label}: {title}" if point.label else f"## {title}", "", markdown(names, rows)]
     tables = {"tidy": tidy(result), "means": means(result.points), "differences": differences(result.points)}
     contents = {f"{name}.csv": table.to_csv(index=False, lineterminator="\n") for name, table in tables.items()}
     contents["study.md"] = "\n".join(page) + "\n"

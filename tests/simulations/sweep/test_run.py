@@ -179,10 +179,16 @@ def test_the_tables_hold_what_the_runs_say(whole: Path) -> None:
         scores.append({arm["name"]: float(rng.random()) for arm in result["arms"]})
         for arm in result["arms"]:
             arm["accuracy_clean_test"] = scores[-1][arm["name"]]
+            arm["measures"] = {"on_device": {"by-class: good": {"value": 0.5, "error": 0.1}}}
+        result["measures"] = ["by-class"]
         for pair in result["differences"]:
             pair["on_device"]["difference"] = scores[-1][pair["arm"]] - scores[-1][pair["less"]]
         path.write_text(json.dumps(result))
     tables.write(study, Path("out"))
+    page = Path("out/study.md").read_text(encoding="utf-8")
+    for users in (40, 60):
+        assert f"## users {users}: accuracy by class, on device\n\n| arm | good |" in page
+    assert page.count("| 0.500 ± 0.000 |") == 4 * 2  # arms and points
     tidy = rows(Path("out/tidy.csv"))
     assert len({tuple(row.values())[:-3] for row in tidy}) == len(tidy)
     accuracy = [row for row in tidy if (row["metric"], row["split"]) == ("accuracy", "on_device")]
