@@ -362,10 +362,10 @@ class Ledger:
             for block in self._connection.execute(_ROWS):
                 *key, guarantee, epsilon, delta, n, check, keys, payload_check, payload, commit, seconds = block
                 payloads = _checked(payload, payload_check)
-                width = len(payloads) // n
+                width, theorem = len(payloads) // n, _guarantee(guarantee)
                 for i, (user, record) in enumerate(_pairs([_checked(keys, check)]).tolist()):
                     one = payloads[i * width :][:width]
-                    about: Any = (user, record, *key, _guarantee(guarantee), epsilon, delta, one, commit, seconds)
+                    about: Any = (user, record, *key, theorem, epsilon, delta, one, commit, seconds)
                     rows.append(LedgerRow(*about))
         return sorted(rows, key=lambda row: (row.user, row.record, row.stage, row.channel, row.digest))
 
