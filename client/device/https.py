@@ -128,7 +128,7 @@ class BoundedTransport(httpx.BaseTransport):
         response = self._inner.handle_request(request)
         if response.headers.get("content-encoding", "identity") != "identity":  # it may decompress to a huge one
             response.close()
-            raise Unusable("its answer is compressed")
+            raise Unusable("an answer is compressed")
         response.stream = _Bounded(response.stream, limit, end)
         return response
 
@@ -146,9 +146,9 @@ class _Bounded(httpx.SyncByteStream):
         for part in self._inner:
             room -= len(part)
             if room < 0:
-                raise Unusable(f"its answer has more than the {self._limit:,} bytes that are read")
+                raise Unusable(f"an answer has more than the {self._limit:,} bytes that are read")
             if time.monotonic() > self._end:
-                raise Unusable("its answer did not end in time")
+                raise Unusable("an answer did not end in time")
             yield part
 
     def close(self) -> None:
