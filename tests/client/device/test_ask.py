@@ -19,7 +19,7 @@ from client.policy import Policy
 from client.shard import Shard, write_shard
 from client.store import questions as asking
 from client.store.questions import FIRST_RECORD, QuestionRecords
-from mechanisms.messages.wire import record_from_bytes, reply_from_record, sealed_from_record
+from mechanisms.messages.wire import MAX_DESCRIPTION, record_from_bytes, reply_from_record, sealed_from_record
 from server.predict import MOST, Predictor
 from sottovoce.deployment.predict import serving
 from tests.support.answers import ledger_rows
@@ -331,15 +331,30 @@ def test_a_server_that_is_not_there_or_another_one(world: World, node: Path, tmp
         b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nx",
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * 10**6,
         http(b"\x1f\x8b" + bytes(100), more="Content-Encoding: gzip\r\n"),
-        b"HTTP/1.1 200 OK\r\n\r\n" + bytes(10**7),
     ],
-    ids=range(9),
+    ids=range(8),
 )
 def test_a_question_that_is_none(world: World, node: Path, answer: bytes | None) -> None:
     with raw_server(world, lambda request: answer) as server, pytest.raises(ValueError, match="nothing was") as error:
         ask(world, node, [SENTENCE], server.address)
     said = str(error.value)
     assert server.address in said and "\n" not in said and len(said) < 300
+    assert not ledger_rows(node)
+
+
+def test_an_answer_is_read_up_to_its_own_limit_of_bytes_and_a_limit_of_time(
+    world: World, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = b"HTTP/1.1 200 OK\r\n\r\n" + bytes(10**7)
+    limit = 4 * world.encoder.dim * (world.encoder.dim + 1) + 2 * MAX_DESCRIPTION
+    with (
+        raw_server(world, lambda request: endless) as server,
+        pytest.raises(ValueError, match=f"more than the {limit:,} bytes that are read; nothing was charged"),
+    ):
+        ask(world, node, [SENTENCE], server.address)
+    monkeypatch.setattr("client.device.https._ANSWER_SECONDS", -1.0)
+    with honest(world) as server, pytest.raises(ValueError, match="did not end in time; nothing was charged"):
+        ask(world, node, [SENTENCE], server.address)
     assert not ledger_rows(node)
 
 
