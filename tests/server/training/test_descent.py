@@ -129,7 +129,7 @@ def test_no_pair_of_vectors_loses_more_than_opposite_ones() -> None:
     noise, rate = 1.3, 0.3
     cells = replaced_loss(noise, rate)
     x = np.linspace(-9, 9, 361)
-    plane, area = np.stack(np.meshgrid(x, x), axis=-1), (x[1] - x[0]) ** 2
+    plane, area, line = np.stack(np.meshgrid(x, x), axis=-1), (x[1] - x[0]) ** 2, np.linspace(-15, 15, 600_001)
 
     def density(*vector: float) -> np.ndarray:
         center, moved = (norm.pdf(plane - np.array(at), 0, noise).prod(axis=-1) for at in ((0.0, 0.0), vector))
@@ -142,8 +142,11 @@ def test_no_pair_of_vectors_loses_more_than_opposite_ones() -> None:
             np.maximum(density(*one) - math.exp(epsilon) * density(*other), 0).sum() * area
             for one, other in (opposite, *others)
         )
-        assert cells.delta_optimistic(epsilon) - 1e-4 <= worst <= cells.delta(epsilon) + 1e-4
         assert max(losses) <= worst + 1e-5
+        up, down = ((1 - rate) * norm.pdf(line, 0, noise) + rate * norm.pdf(line, at, noise) for at in (1, -1))
+        exact = np.maximum(up - math.exp(epsilon) * down, 0).sum() * (line[1] - line[0])  # in one dimension, up to 1e-9
+        assert worst == pytest.approx(exact, abs=1e-4)
+        assert cells.delta_optimistic(epsilon) - 1e-9 <= exact <= cells.delta(epsilon) + 1e-9
 
 
 def test_without_sampling_it_is_one_gaussian_release() -> None:
