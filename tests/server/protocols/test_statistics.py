@@ -373,6 +373,7 @@ def test_a_mean_of_many_records_is_clipped_and_scaled_back(
         assert (lengths > clip).any() and noise == pytest.approx((clip * arm.curator.sigma / 15) ** 2)
         kept = (vectors * np.minimum(1, clip / lengths)).mean(axis=0)
         np.testing.assert_allclose(mean, kept, atol=6 * noise**0.5)
+        assert np.abs(mean - kept).max() > 0.5 * noise**0.5  # noise is added, and not only stated
     else:
         assert noise == pytest.approx(clip**2 * (1 / mechanism.scale**2 - 1) / (15 * len(mean)))
         np.testing.assert_allclose(mean, clip * vectors.mean(axis=0) / mechanism.scale, atol=1e-6)
