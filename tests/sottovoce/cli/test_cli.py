@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from simulations.experiment import Experiment, load
+from simulations.experiment import Experiment, load, to_toml
 from simulations.run.journal import Journal
 from simulations.transport.signals import handling
 from sottovoce.cli import main as cli
@@ -57,6 +57,7 @@ def replace_run(monkeypatch: pytest.MonkeyPatch, run: Run) -> list[Experiment]:
     def wrapped(experiment: Experiment, out: Path, *, engine: Any) -> dict[str, Any]:
         seen.append(experiment)
         (out / "nodes").mkdir(exist_ok=True)
+        (out / "experiment.toml").write_text(to_toml(experiment))
         logging.getLogger("simulations.run").info("at work")
         return run(out) if signature(run).parameters else run()
 

@@ -144,4 +144,7 @@ def test_the_command_answers_within_seconds_and_ends_on_ctrl_c(capsys: pytest.Ca
         sent = httpx.post(f"{address}api/send", json=question, timeout=60).json()
         assert sent["refused"] is None and sent["channels"][0]["bytes"]
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0 and "Traceback" not in process.stderr.read()
+        try:
+            assert process.wait(30) == 0 and "Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
