@@ -146,8 +146,8 @@ class Mean(NamedTuple):
 def mean(values: Iterable[tuple[Any, Any]]) -> Mean | None:
     """Return the mean of independent runs' values, each with its standard error over test texts.
 
-    The error over runs is deviation / √n. None if there is no run, or one lacks the value or has one that is not
-    finite.
+    The error over runs is deviation / √n. There is at least one run. None if one lacks the value, or has one that is
+    not finite.
     """
     numbers, errors = map(list, zip(*values, strict=True))
     if not all(map(is_finite, numbers)):

@@ -197,7 +197,6 @@ def test_the_end_typed_into_a_text_is_text(folders: dict[str, Path], causal: Gen
 
 
 #: What is said of a film is said of a book, and the other way round.
-#: What is said of a film is said of a book, and the other way round.
 PAIRS = [("the film was good", "a book"), ("the book was bad", "a film"), ("good film", "book"), ("bad book", "film")]
 
 
