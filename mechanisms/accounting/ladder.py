@@ -481,7 +481,8 @@ def _shuffled(
 
 
 def _is_unprotected(mechanism: Mechanism, delta: float, public: Iterable[str]) -> bool:
-    return math.isinf(mechanism.guarantee.worst_case(delta, declared=public))
+    declared = public if mechanism.channel == TEXT.name else ()  # neighbours agree in exposures of the text alone
+    return math.isinf(mechanism.guarantee.worst_case(delta, declared=declared))
 
 
 def _plural(count: int, noun: str) -> str:

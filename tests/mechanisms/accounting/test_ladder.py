@@ -189,6 +189,19 @@ def test_what_is_exposed_and_not_declared_has_no_price() -> None:
         assert [math.isfinite(epsilon) for epsilon in (alone, crowd.epsilon, crowd.local_worst_case)] == [finite] * 3
 
 
+class Showing(RandomizedResponse):
+    @property
+    def guarantee(self) -> Any:
+        return replace(super().guarantee, exposes=("length",))
+
+
+def test_exposures_are_declared_of_texts_alone() -> None:
+    """Neither the neighbours nor the crowd of another channel agree in them."""
+    r = rungs(EMBEDDING, Showing(1.0, 2), users=1000, public={"length": "known"})
+    for name in ("label", "record", "user", "shuffled"):
+        assert r[name].epsilon == math.inf and r[name].unprotected == ("label",)
+
+
 def test_words_that_need_the_whole_text_have_no_token_rung() -> None:
     spec = {"mechanism": "dp-mlm", "epsilon": 50.0, "low": 0.0, "high": 8.0, "tokens": 16, "length": "kept"}
     whole = build(spec, channel="text", vocabulary=WORDS)
