@@ -23,10 +23,10 @@ suffices.
 **Safe side.** δ_M falls in M: with one clone less, add a draw of the clones' law, which is processing. Given M, the
 expectation rises in N if g >= a + b (θ falls, D spreads). So a block of M counts as its lowest, and a block of N as its
 highest. Binomial tails that are left out are added in full. Rounding of the special functions is charged. For fair
-coins it is charged at 1e-10 of each term before it cancels (measured at 3e-11 up to N = 1e8, and 7e-10 at 1e12). For M
+coins it is charged at 1e-10 of each term before it cancels (measured at 4e-11 up to N = 2.5e7, 3e-8 at 5e12). For M
 and N it is charged at 1e-7 of the sum (measured at 5e-9 of either tail, however small, up to 1e12, and 6e-8 at 1e15).
-Beyond 1e8 users both charges grow with the root of their number. a - b has rounding of its own, so no ε0 below 1e-5 is
-amplified.
+Beyond 2.5e7 users both charges grow with the root of their number. a - b has rounding of its own, so no ε0 below 1e-5
+is amplified.
 
 **Variation ratio** (Wang et al., VLDB 2024), in a form that holds for every randomizer.
 
@@ -68,7 +68,7 @@ from mechanisms.arrays import FloatArray
 #: Mass of clone counts left out and added to δ, as a fraction of the requested δ.
 _TAIL = 1e-7
 #: Relative error allowed to the incomplete beta function and the binomial mass, up to this number of coins.
-_ROUNDING, _COINS = 1e-10, 1e8
+_ROUNDING, _COINS = 1e-10, 2.5e7
 #: The same for tails of the numbers of clones. Abel summation carries it over to δ.
 _MASS_ROUNDING = 1e-7
 #: ε is found to this relative accuracy, on the safe side.

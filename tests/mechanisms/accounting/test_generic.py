@@ -8,6 +8,7 @@ from itertools import product
 import mpmath
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from mechanisms.accounting import generic
 from mechanisms.accounting.generic import (
@@ -132,10 +133,19 @@ def test_the_mass_of_nearly_all_heads_keeps_its_digits():
     assert pair_profile(ClonePair(0.95, 0.05, 0.5), 1000, 1e-290)(2.9163749849355753) >= 1.6405e-300
 
 
+@pytest.mark.parametrize(("n", "k"), [(10**8, 49890411), (4917359696000, 2458641285365), (10**15, 499999429322666)])
+def test_what_scipy_rounds_of_a_fair_binomial_is_charged(n, k):
+    """Among the worst of millions of k with a mass above 1e-300."""
+    with mpmath.workdps(45):
+        ways = mpmath.loggamma(n + 1) - mpmath.loggamma(k + 1) - mpmath.loggamma(n - k + 1)
+        off = binom.pmf(float(k), float(n), 0.5) / mpmath.exp(ways - n * mpmath.log(2)) - 1
+    assert abs(off) < generic._ROUNDING * math.sqrt(n / generic._COINS)
+
+
 def test_a_trillion_users_are_charged_for_their_rounding():
     """The exact figure is a quadrature of the incomplete beta integral, at fifty digits."""
     found = pair_profile(ClonePair(0.55, 0.45, 0.5), 10**12, 1e-12)(4.73372030833873e-06)
-    assert 3.1975258222e-132 <= found <= 3.1976e-132
+    assert 3.1975258222e-132 <= found <= 3.1977e-132
 
 
 def test_an_epsilon_that_float64_does_not_tell_from_0_is_not_amplified():
