@@ -187,8 +187,8 @@ class _Numbers(Space):
     def _inside(self, z: Any) -> Any:
         z = np.clip(z, self.low, self.high)
         # a little shorter, so that rounding does not put it outside
-        z = z * min(1.0, self.radius * (1 - 1e-12) / max(float(np.linalg.norm(z)), 1e-300))
-        return (np.rint(z).astype(np.int64) if self.whole else z).tolist()
+        z = z * min(1.0, (1 - 1e-12) / max(float(np.linalg.norm(z / self.radius)), 1e-300))
+        return (np.vectorize(int, otypes=[object])(np.rint(z)) if self.whole else z).tolist()  # of any size
 
     def drawn(self, rng: Rng) -> Any:
         ends, uniforms = rng.choice([self.low, self.high], self.size), rng.uniform(self.low, self.high, self.size)

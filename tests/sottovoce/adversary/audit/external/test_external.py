@@ -396,6 +396,7 @@ SPACES: list[tuple[Any, str]] = [
     (["a", "b", "c"], "any"),
     ({"low": 0, "high": 3}, "any"),
     ({"low": -1, "high": 3, "size": 4}, "any"),
+    ({"low": 0, "high": 10**19, "whole": True}, "any"),
     ({"radius": 2.0, "size": 3}, "any"),
     ({"records": {"radius": 1.0, "size": 2}, "count": 3}, "replace"),
     ({"records": {"low": 0, "high": 9, "whole": True}, "count": 5}, "add-remove"),
@@ -407,6 +408,7 @@ def test_pairs_are_neighbours_in_their_space_and_stay_so() -> None:
     rng = np.random.default_rng(3)
     for stated, neighbours in SPACES:
         pairs = Pairs(space(stated), neighbours)
+        assert pairs.within.ends[0] != pairs.within.ends[1]
         for _ in range(60):
             pair = pairs.proposed(rng)
             for _ in range(3):
