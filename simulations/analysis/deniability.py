@@ -64,7 +64,15 @@ class Study:
 
 
 def check(study: Study) -> None:
-    """Raise UserError for a mechanism that is not NAME[:key=value,...], or that draws no single words."""
+    """Check the mechanisms, and that no number is not-a-number, which is in no range and so outside of none.
+
+    Raises:
+        UserError: A number is none, or a mechanism is not NAME[:key=value,...] or draws no single words.
+    """
+    numbers: dict[str, Any] = {"epsilon": study.epsilons, "quantile": study.quantile, "target": study.target or 0.0}
+    for option, values in numbers.items():
+        if np.isnan(values).any():
+            raise UserError(f"--{option}: must be a number, got nan")
     for text in study.mechanisms:
         if getattr(catalogue.admit(read_mechanism(text)["mechanism"]), "reads", ()):
             raise UserError(

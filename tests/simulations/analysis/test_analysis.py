@@ -205,6 +205,7 @@ def test_the_command_prints_the_table_and_keeps_the_folder(tmp_path, capsys):
     for more, words in (
         (["--epsilon", "-1"], "-1.0 is not in the range 0<=x<=1000"),
         (["--target", ".5", "--epsilon", "1"], "leave --epsilon out"),
+        *(([option, "nan"], f"{option}: must be a number") for option in ("--epsilon", "--quantile", "--target")),
         (["--mechanism", "madlib:epsilom=2"], "did you mean 'epsilon'"),
         (["--mechanism", "dp-mlm"], "dp-mlm: a language model reads the whole text for each draw"),
     ):
