@@ -104,12 +104,12 @@ def test_every_mechanism_is_priced_and_drawn(channel: str, ask: Ask, shown: Expl
     """At both ends of its slider. A cost charges nothing, and a larger ε allows more guesses."""
     for name in MECHANISMS[channel]:
         about = {"channel": channel, "mechanism": name, "epsilon": 0.5, "w": 1.0, "k": 3, "dim": 3}
+        before = len(rows(shown))
         small, large = ask("cost", about), ask("cost", about | {"epsilon": 1.0})
         assert small["local"] == "inf" or 0 < small["local"] <= float(small["worst_case"]) * (1 + 1e-9)
         assert channel == "text" or guess_limit(small["words"]) < guess_limit(large["words"])
         for end in (SLIDERS[name].least, SLIDERS[name].most):
             assert ask("cost", about | {"epsilon": end})["words"]
-        before = len(rows(shown))
         sent = ask("send", about, round=1 + MECHANISMS[channel].index(name))["refused"] is None
         assert sent or name in ("custext", "custext+", "santext+")
         assert len(rows(shown)) == before + sent
