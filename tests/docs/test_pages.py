@@ -7,6 +7,7 @@ import re
 import sys
 from html import unescape
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,16 @@ from tests.support.paths import ROOT, program
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 #: `folder/file.py`, or `folder/file.py: function` or `folder/file.py: Class.method`.
 _PLACE = re.compile(r"`([\w/.-]+/[\w.-]*|\w+\.(?:py|md|toml|cff))(?::\s+([A-Za-z_][\w.]*))?`")
+_DECIMAL = re.compile(r"(?<![\d.])0?\.\d{2,}")
 #: pfl-research has an environment of its own.
 BENCHMARKS = {file.stem for file in (ROOT / "benchmarks").glob("[a-z]*.py")} - {"pfl_peer"}
 
 
 def has(path: str, name: str) -> bool:
-    """Whether a file has a function, class or constant of that name, or a method `Class.method`."""
-    text, (*_, last) = (ROOT / path).read_text(encoding="utf-8"), name.split(".")
-    return re.search(rf"^(?: *(?:def|class) {last}\b|{last}(?::| =))", text, re.MULTILINE) is not None
+    """Whether a file has a function, class or constant of that name, or a class and a method of `Class.method`."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    forms = (rf"^(?: *(?:def|class) {part}\b|{part}(?::| =))" for part in name.split("."))
+    return all(re.search(form, text, re.MULTILINE) for form in forms)
 
 
 @pytest.mark.parametrize(("page", "least"), [("docs/explanation/architecture.md", 30), ("CONTRIBUTING.md", 15)])
@@ -72,6 +75,24 @@ def test_every_page_name_and_experiment_is_on_the_site() -> None:
     shown = re.findall(r"^## (\S+)$", "\n".join(pages.experiments()), re.MULTILINE)
     assert sorted(shown) == sorted(path.stem for path in (ROOT / "simulations" / "experiments").glob("*.toml"))
     assert re.findall(r"^\| `(.+?)` \|", "\n".join(pages.keys()), re.MULTILINE) == [name for name, *_ in keys()]
+
+
+def measured(page: Path) -> list[str]:
+    """Return the line above each table that has a column of numbers, or numbers in half of its rows."""
+    lines, result = page.read_text(encoding="utf-8").split("\n"), []
+    for at in (i for i, line in enumerate(lines) if line.startswith("|") and not lines[i - 1].startswith("|")):
+        rows = list(takewhile(lambda line: line.startswith("|"), lines[at + 2 :]))
+        if "---:" in lines[at + 1] or 2 * sum(bool(_DECIMAL.search(row)) for row in rows) >= len(rows):
+            result.append(lines[at - 2])
+    return result
+
+
+def test_every_measured_table_is_in_the_manifest_and_the_other_way_round() -> None:
+    results = program("results")
+    pages = [page for page in PAGES if page.name == "README.md" or page.parent != ROOT]
+    shown = [(f"{page.relative_to(ROOT)}".removeprefix("docs/"), line) for page in pages for line in measured(page)]
+    assert len(shown) > 20, "tables are not found any more"
+    assert sorted(shown) == sorted((table.page, results.marker(table.name)) for table in results.manifest().values())
 
 
 def test_a_table_of_sweeps_names_their_arms_and_its_page_has_its_cells() -> None:
