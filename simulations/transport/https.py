@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import h11
 import uvicorn
@@ -190,10 +190,14 @@ def serving(service: uvicorn.Server, host: str, port: int) -> Iterator[tuple[str
             thread.join(_STARTING_SECONDS)
 
 
-def wait_for(thread: threading.Thread) -> None:
-    """Wait until a service ends. A signal may interrupt this.
+def wait_for(thread: threading.Thread) -> NoReturn:
+    """Wait until a signal interrupts this.
 
     An interrupted `join` of Python 3.11 would mark the thread as ended, and nothing would wait for it afterwards.
+
+    Raises:
+        UserError: The service has ended by itself.
     """
     while thread.is_alive():
         time.sleep(0.1)
+    raise UserError("the service has ended")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from datetime import timedelta
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from flwr.supercore import telemetry
@@ -114,6 +115,14 @@ def test_who_asks_again_and_again_stays(port: int, monkeypatch: pytest.MonkeyPat
         for _ in range(3):
             assert answer(line).startswith(b"HTTP/1.1 200")
             time.sleep(0.8)
+
+
+def test_a_service_that_ends_by_itself_is_no_normal_end() -> None:
+    """Or its command would end with 0, and a supervisor would not start it again."""
+    thread = Thread(target=lambda: None)
+    thread.start()
+    with pytest.raises(UserError, match="^the service has ended$"):
+        https.wait_for(thread)
 
 
 # --- the engine: Flower phones nobody, and Ray has room for its sockets
