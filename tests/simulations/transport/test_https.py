@@ -121,7 +121,7 @@ def test_a_service_that_ends_by_itself_is_no_normal_end() -> None:
     """Or its command would end with 0, and a supervisor would not start it again."""
     thread = Thread(target=lambda: None)
     thread.start()
-    with pytest.raises(UserError, match="^the service has ended$"):
+    with pytest.raises(UserError, match="the service has ended"):
         https.wait_for(thread)
 
 
