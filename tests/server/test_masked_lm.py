@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForMaskedLM, BertTokenizerFast
 
 from client.draw import private_arguments
-from client.models.language_models import MaskedLM
+from client.models.language_models import MASKED_LM, MaskedLM, identity
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_mlm import DpMlm
 from mechanisms.words.tables import RandomSubstitution, Verbatim
@@ -291,4 +291,11 @@ def test_sanitized_public_texts_keep_their_words_in_place():
 def test_a_checkpoint_with_a_head_is_exported_as_it_is(checkpoint, exported, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = masked_lm_folder(checkpoint, PUBLIC, seed=1, max_length=40)
-    assert MaskedLM(folder).identity == MaskedLM(exported).identity and not (folder / "checkpoint").exists()
+    known = MaskedLM(folder).identity
+    assert known == MaskedLM(exported).identity == identity(exported, MASKED_LM)
+    assert not (folder / "checkpoint").exists()
+    for name in ("model.onnx", "tokenizer.json", "masked_lm.json"):  # requests name all of it
+        other = shutil.copytree(exported, tmp_path / name)
+        with (other / name).open("ab") as file:
+            file.write(b" ")
+        assert identity(other, MASKED_LM) != known
