@@ -73,7 +73,10 @@ def test_the_table_shows_what_was_spent() -> None:
 def test_notes_count_what_was_lost_and_name_references_only_where_there_are_any() -> None:
     results = demo()
     lost = "Purkayastha, ε = 10: 3 not on the sphere (dropped), 1 the request could not be answered (errors)."
-    assert lost in notes(results)
+    assert lost in notes(results) and not any(note.startswith("Words") for note in notes(results))
+    words = {"train": {"words": 2000, "perturbed": 500}, "test": {"words": 9, "perturbed": 0}}
+    changed = notes(results | {"arms": [results["arms"][0] | {"name": "a", "perturbed": words}]})
+    assert "Words replaced or removed: a: 25.0% of 2,000 in training, 0.0% of 9 to ask." in changed
     results["arms"] = [arm for arm in results["arms"] if not arm["reference"]]
     assert not any("not private" in note for note in notes(results))
 
