@@ -225,7 +225,8 @@ def ask(
     def close(number: int) -> _Node:
         node = waiting[number]
         for name in node.messages:
-            del messages[name]
+            if messages.get(name) == number:  # the SuperLink may give a name twice, or to another node
+                del messages[name]
         node.messages, node.silence = [], None
         return node
 

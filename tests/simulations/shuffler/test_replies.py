@@ -206,3 +206,23 @@ def test_a_node_that_announces_too_much_to_every_message_is_told_once(monkeypatc
         monkeypatch.setattr(superlink, name, value)
     assert list(superlink.ask(None, None, {7: 100}, timeout=5.0)) == [(7, None, "unreadable reply")]
     assert len(sent) == ready
+
+
+@pytest.mark.parametrize("again", [{"1": 1, "2": 2}, {"1": 2, "2": 1}])
+def test_names_that_a_superlink_gives_twice_end_no_round(
+    again: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To messages of the same node, or of another: each node counts once."""
+    pushes = iter([{"1": 1, "2": 2}, again])
+
+    def announced(grid: Any, names: list[str]) -> list[Any]:
+        about = (SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=name)) for name in names)
+        return [] if next(asked) < 3 else [(each, None) for each in about]
+
+    asked = iter(range(100))
+    values = {"_announced": announced, "_push": lambda *_: next(pushes), "_read": lambda *_: ("record", None)}
+    for name, value in (values | {"_POLL": 0.01, "_SILENT": 0.02, "_PATIENT": 100.0}).items():
+        monkeypatch.setattr(superlink, name, value)
+    grid: Any = SimpleNamespace(address="a")
+    result = list(superlink.ask(grid, None, {1: 100, 2: 100}, timeout=5.0))
+    assert sorted(result) == [(1, "record", None), (2, "record", None)] and next(pushes, None) is None
