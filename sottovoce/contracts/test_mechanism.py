@@ -90,7 +90,7 @@ def test_is_a_frozen_value_that_its_parameters_rebuild(mechanism: Any) -> None:
 def test_the_guarantee_is_a_sound_value(mechanism: Any) -> None:
     """Check that the guarantee survives JSON, and that its values are plausible."""
     guarantee = mechanism.guarantee
-    assert Guarantee.from_dict(json.loads(json.dumps(guarantee.to_dict()))) == guarantee
+    assert Guarantee.from_dict(json.loads(json.dumps(guarantee.to_dict(), allow_nan=False))) == guarantee
     assert guarantee.protects in CHANNELS[mechanism.channel].protects
     assert guarantee.worst_case(1e-6) >= guarantee.loss(0.0) == 0.0
     assert guarantee.numeric_epsilon < 1e-6
