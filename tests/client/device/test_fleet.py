@@ -173,6 +173,7 @@ def test_other_code_is_refused_and_the_request_not_even_fetched(fake, device, tm
 HOSTILE = {
     "noise": b"\xff" * 1000,
     "an error page": (500, {}, b"<html>secret</html>"),
+    "another error": (418, {}, b'{"code": 2007, "detail": "secret"}'),
     "a redirection": (307, {"location": "http://127.0.0.1:9/elsewhere"}, b""),
     "too large": bytes(MAX_SMALL + 1),
     "trees without messages": PullMessagesResponse(message_object_trees=[ObjectTree()]).SerializeToString(),
@@ -437,7 +438,7 @@ def complaint(arguments, capsys):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        *(({"superlink": x}, "HOST:PORT") for x in ("localhost", "x:65536", "https://x:1", "[::1:5", "x:٣")),
+        *(({"superlink": x}, "HOST:PORT") for x in ("localhost", "x:0", "x:65536", "https://x:1", "[::1:5", "x:٣")),
         ({"key": "ca.pem"}, "no elliptic-curve private key"),
         ({"key": "ca"}, "cannot be read"),
         ({"root_certificates": "missing"}, "--root-certificates"),
