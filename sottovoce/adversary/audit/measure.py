@@ -164,7 +164,7 @@ def results(audit: Audit, entries: list[dict[str, Any]], *, family: float, figur
         "tests": figures,
         "confidence_each": 1 - alpha,
         "violated": sum(item["verdict"] == VIOLATED for item in entries),
-        "not_tested": [rare, *_NOT_TESTED],
+        "not_tested": [_NOT_TESTED[0], rare, *_NOT_TESTED[1:]],
         "entries": entries,
     }
 
