@@ -29,7 +29,7 @@ from server.protocols.drive import Collected
 from simulations.errors import UserError
 from simulations.experiment import load
 from simulations.run.prepare import prepare
-from sottovoce.deployment.processes import COMMANDS, command_of, running, stop
+from sottovoce.deployment.processes import COMMANDS, _start, command_of, running, stop
 from sottovoce.deployment.score import score_arm
 from sottovoce.deployment.shuffler_client import Shuffler
 from sottovoce.deployment.training_server import RemoteShuffler
@@ -230,7 +230,8 @@ def test_a_rough_day(deployed: Deployed) -> None:
 
     def train() -> list[tuple[Collected, NDArray[np.int64]]]:
         results: list[tuple[Collected, NDArray[np.int64]]] = []
-        while len(results) < len(stages):
+        end = time.monotonic() + 600.0
+        while len(results) < len(stages) and time.monotonic() < end:
             with suppress(UserError):
                 results.append(deployed.collect(stages[len(results)]))
         return results
@@ -255,7 +256,11 @@ def test_a_rough_day(deployed: Deployed) -> None:
                 time.sleep(dice.uniform(0.5, 4.0))
                 with suppress(ProcessLookupError):
                     resource.prlimit(deployed.pids[party], resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-        for stage, result in zip(stages, training.result(600), strict=True):
+        while not training.done():  # a shuffler that could not write has ended, and a supervisor starts it again
+            if _start(deployed.pids["shuffler"]) is None:
+                deployed.start("shuffler")
+            time.sleep(0.5)
+        for stage, result in zip(stages, training.result(), strict=True):
             deployed.check(stage, *result, full)
 
 
