@@ -175,10 +175,11 @@ def test_a_release_is_recalled_priced_and_drawn_under_one_lock(ledger: Ledger, m
 
         return wrapped
 
-    for owner, name in ((Ledger, "recall"), (charging, "_affordable"), (charging, "_drawn"), (Ledger, "commit")):
+    steps = ((Ledger, "recall"), (charging, "_affordable"), (charging, "_drawn"), (Ledger, "commit"))
+    for owner, name in ((Ledger, "exclusive"), *steps):
         monkeypatch.setattr(owner, name, noted(getattr(owner, name)))
     release([ONE], PEOPLE, RECORDS, policy=POLICY, ledger=ledger, draw=drawing(1, 2)[0])
-    assert locked == [(name, True) for name in ("recall", "_affordable", "_drawn", "commit")]
+    assert locked == [("exclusive", False), *((name, True) for _, name in steps)]
 
 
 def test_a_user_who_cannot_pay_is_left_out_and_the_other_is_answered(ledger: Ledger) -> None:
