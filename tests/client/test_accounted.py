@@ -162,6 +162,11 @@ def test_what_nothing_accounts_for_has_the_answer_refused_and_said_here_alone(le
     assert "nothing accounts for" in caplog.text and "secret" not in caplog.text and "0.9" not in caplog.text
 
 
+def test_of_listed_questions_no_other_is_answered(ledger):
+    app = quickstart([accounted(ledger, replace(POLICY, questions=("0" * 64,)), RELEASES, instead=INSTEAD)])
+    assert reason(app(asks(), context(3))) == "question" and not ledger.exists()
+
+
 def test_a_failure_of_the_app_is_a_constant_text(ledger):
     """In a simulation, Ray says to the server what an actor has died of."""
 
@@ -262,12 +267,15 @@ def test_an_update_is_clipped_to_the_norm_that_this_side_has_fixed():
     [
         ({"policy": Policy(statistic=6.0)}, "finite total"),
         ({"policy": replace(POLICY, accept_unprotected=("label: why not",))}, "nothing is declared public"),
+        ({"policy": replace(POLICY, minimum_users=9)}, "no batch is waited for"),
         ({"policy": replace(POLICY, statistic=1.0)}, "arrays: the policy does not allow so large an epsilon"),
         ({"policy": replace(POLICY, mechanisms=("purkayastha",))}, "does not allow privunit"),
         ({"releases": {"train": {"arrays": VECTOR | {"norm": 0}}}}, "give the norm"),
         ({"releases": {"train": {"arrays": VECTOR | {"mechanism": "identity"}}}}, "identity"),
         ({"releases": {"train": {"metrics.label": RELEASES["query"]["metrics.label"] | {"norm": 1.0}}}}, "no norm"),
         ({"instead": {"metrics.loss": math.nan}}, "finite number or None"),
+        ({"instead": {"metrics.loss": True}}, "finite number or None"),
+        ({"instead": {"metrics.label": 1}}, "is released, and something else instead"),
         ({"instead": {"loss": 1}}, "record.key"),
         ({"delta": 1e-6}, "total_delta"),
         ({"total": 8.0}, "total and update"),
