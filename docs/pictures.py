@@ -1,12 +1,14 @@
-"""Draw the pictures of the explore page and of a report: `python docs/pictures.py explore`, or `... report RUN...`.
+"""Draw a picture of the pages: `python docs/pictures.py explore`, `... papers`, or `... report RUN...`.
 
-Headless Chromium is needed. A picture shows the top of the page. What leaves is drawn anew each time.
+Headless Chromium is needed for explore and report. Their picture shows the top of a page; what leaves is drawn anew
+each time. The picture of papers shows the numbers of the table in docs/papers.md.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 import sys
 import tempfile
 from io import BytesIO
@@ -17,6 +19,8 @@ from PIL import Image
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+from simulations.output.figures import COLOURS as LINES  # noqa: E402
+from simulations.output.figures import MARKERS, new_figure, save  # noqa: E402
 from sottovoce.explore.service import explorer, serving  # noqa: E402
 from sottovoce.explore.world import builtin_world  # noqa: E402
 from sottovoce.report.write import report  # noqa: E402
@@ -77,13 +81,37 @@ def reports(runs: list[str]) -> None:
         keep(browser, "report-1024", 1300)
 
 
+def papers() -> None:
+    """Draw the numbers of the papers and ours, a point for each, by the paper."""
+    points: dict[str, list[tuple[float, float]]] = {}
+    for line in (ROOT / "docs" / "papers.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) != 5 or not re.search(r"\d", cells[2]):
+            continue
+        theirs, ours = (
+            [float(number.replace("−", "-")) for number in re.findall(r"−?\.\d+", cell)] for cell in cells[2:4]
+        )
+        name = re.search(r".*? (?:et al. )?\d{4}", cells[0])
+        paper = name.group() if name else next(reversed(points))
+        points.setdefault(paper, []).extend(zip(theirs, ours, strict=True))
+    figure, axes = new_figure(5, 4.2)
+    axes.plot([0, 1], [0, 1], color="#666666", linewidth=0.8, label="equal")
+    for (paper, pairs), colour, marker in zip(points.items(), LINES, MARKERS, strict=False):
+        axes.plot(*zip(*pairs, strict=True), marker, color=colour, markersize=4, label=paper)
+    axes.set(xlabel="number of the paper", ylabel="ours", xlim=(0, 1), ylim=(-0.05, 1), aspect="equal")
+    axes.legend(frameon=False, fontsize="small")
+    save(figure, ROOT / "docs" / "figures" / "papers.png")
+
+
 if __name__ == "__main__":
-    if CHROMIUM is None:
+    if CHROMIUM is None and sys.argv[1:] != ["papers"]:
         sys.exit("chromium is not installed (Debian's package of that name)")
     match sys.argv[1:]:
+        case ["papers"]:
+            papers()
         case ["explore"]:
             explore()
         case ["report", *runs] if runs:
             reports(runs)
         case _:
-            sys.exit("name explore, or report and the folders of finished runs or sweeps")
+            sys.exit("name explore, papers, or report and the folders of finished runs or sweeps")
