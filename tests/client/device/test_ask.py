@@ -29,6 +29,7 @@ from tests.support.asking import (
     POLICY,
     SENTENCE,
     World,
+    answered,
     ask,
     honest,
     http,
@@ -107,6 +108,15 @@ def test_sentences_that_are_alike_are_sent_once_and_in_few_messages(world: World
     assert found.rows.tolist() == [i % 300 for i in range(700)] + [-1, -1]
     new = "300 sentences are new, at ε = 31.42 at worst each; the policy allows 318"
     assert lines == [new]
+
+
+def test_a_server_that_renames_its_classes_between_two_messages_is_left(world: World, node: Path) -> None:
+    left = iter([http(answered(256)), http(answered(1, CLASSES[::-1]))])
+    with (
+        honest(world, lambda body: next(left)) as server,
+        pytest.raises(ValueError, match="otherwise than a moment ago; 257 sentences were charged"),
+    ):
+        ask(world, node, [f"{i} film" for i in range(257)], server.address)
 
 
 def test_the_server_takes_what_a_client_sends_at_once() -> None:
