@@ -116,6 +116,18 @@ def test_weights_in_another_file_are_refused(name: str, made: dict[str, Path], t
         read(folder)
 
 
+@pytest.mark.parametrize("name", ["causal", "t5"])
+def test_a_first_part_and_a_token_to_start_with_go_together(name: str, made: dict[str, Path], tmp_path: Path) -> None:
+    """The first part is in the model's name: a file that is not read would be in it too."""
+    folder = shutil.copytree(made[name], tmp_path / "parts")
+    if name == "t5":
+        (folder / "encoder.onnx").unlink()
+    else:
+        shutil.copy(made["t5"] / "encoder.onnx", folder)
+    with pytest.raises(ValueError, match=r"^generator: [^\n]* has encoder\.onnx, or a token to start with, and not both$"):
+        Generator(folder)
+
+
 @pytest.mark.parametrize("name", ["encoder", "masked-lm"])
 def test_a_tokenizer_that_knows_more_than_its_model_is_refused(
     name: str, made: dict[str, Path], tmp_path: Path
