@@ -25,7 +25,7 @@ from tests.support.paths import ROOT
 
 USERS = 8
 
-needs_trace = pytest.mark.skipif(not traceable(), reason="needs a Linux where a process may trace its own fork")
+needs_trace = pytest.mark.skipif(not traceable(), reason="needs Linux on x86_64 where a process may trace its own fork")
 
 
 def kills(folder: Path, scenario: str, *options: str) -> Counter[str]:
