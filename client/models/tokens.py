@@ -12,8 +12,6 @@ hyphen, apostrophe or  the parts, where one of them is known; a mark that the vo
 underscore inside      them
 number                 digits with . , : / - inside ("1,000.5", "12:30") are one word, and most often an unknown one:
                        `TextMechanism.numbers` is about those in the vocabulary
-span                   words that the vocabulary has together, with single spaces ("new york"), are one word: the
-                       longest that begins at a word
 punctuation            each mark is a word, unless the vocabulary has several together ("...", ":)"); the Penn
                        Treebank's "``" and "-lrb-" also pass for the marks that they stand for;
                        `TextMechanism.punctuation` is about those in the vocabulary, another is an unknown word
@@ -29,10 +27,8 @@ The result is a function of the text and the public vocabulary. The time is line
 
 from __future__ import annotations
 
-import itertools
 import re
 import unicodedata
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
@@ -115,40 +111,9 @@ class _Reader:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._ids_of_short = lru_cache(_MOST)(self._ids_of)  # nine times faster
-        self._spans: dict[str, int] = {}  # first words of spans, lower-case, and how many words they may have
-        for word in vocabulary.words:
-            if " " in word:
-                first, *others = word.lower().split(" ")
-                self._spans[first] = max(self._spans.get(first, 0), 1 + len(others))
-
-    def read(self, chunks: Iterable[str]) -> Iterator[str]:
-        """Yield the words of a text's chunks, with spans joined."""
-        tokens = (token for chunk in chunks for token in self.tokens(chunk))
-        if not self._spans:
-            yield from tokens
-            return
-        ahead: deque[str] = deque()
-        for token in tokens:
-            ahead.append(token)
-            while ahead and len(ahead) >= self._spans.get(ahead[0].lower(), 1):
-                yield self._span(ahead)
-        while ahead:
-            yield self._span(ahead)
-
-    def _span(self, ahead: deque[str]) -> str:
-        """Remove and return the longest span at the start of `ahead`, or its first word."""
-        for many in range(min(self._spans.get(ahead[0].lower(), 1), len(ahead)), 1, -1):
-            span = " ".join(itertools.islice(ahead, many))
-            if self._has(span):
-                for _ in range(many):
-                    ahead.popleft()
-                return span
-        return ahead.popleft()
 
     def ids(self, chunks: Iterable[str]) -> Iterator[tuple[int, ...]]:
         """Yield the ids of the words of a text's chunks, a few at a time."""
-        if self._spans:
-            return ((self._vocabulary.word_id(token),) for token in self.read(chunks))
         return (self.word_ids(chunk) for chunk in chunks)
 
     def word_ids(self, chunk: str) -> tuple[int, ...]:
@@ -276,7 +241,7 @@ def _chunks(text: str) -> list[str]:
 def tokenize(text: str, vocabulary: Vocabulary) -> list[str]:
     """Return the words of a text, in the form that `vocabulary.word_id` knows, and unknown words as written."""
     reader = _reader(vocabulary)
-    return list(reader.read(_chunks(text)))
+    return [token for chunk in _chunks(text) for token in reader.tokens(chunk)]
 
 
 def word_ids(text: str, vocabulary: Vocabulary) -> list[int]:

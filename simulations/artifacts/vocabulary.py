@@ -124,30 +124,6 @@ def counted(vocabulary: Vocabulary, texts: Iterable[str | tuple[str, str]]) -> V
     return replace(vocabulary, counts=counts[:-1])
 
 
-def with_spans(vocabulary: Vocabulary, spans: Iterable[str]) -> Vocabulary:
-    """Return the same words, and public spans of several ("new york") as words of their own.
-
-    A span lies at the mean of its words' vectors. Mechanisms read and write it as one word. Spans are taken in lower
-    case, each once; spans of one word, or already present, are left out.
-
-    Raises:
-        UserError: The vocabulary knows no word of a span, or has been counted or tagged before.
-    """
-    if vocabulary.counts is not None or vocabulary.tags is not None:
-        raise UserError("vocabulary: spans come before counts and tags; give them with the words")
-    added: dict[str, np.ndarray] = {}
-    for line in spans:
-        span = " ".join(line.lower().split())
-        if " " not in span or span in added or vocabulary.exact_word_id(span) is not None:
-            continue
-        ids = [i for i in tokens.word_ids(span, vocabulary) if i != vocabulary.unknown]
-        if not ids:
-            raise UserError(f"spans: no word of {span[:60]!r} is in the vocabulary")
-        added[span] = vocabulary.vectors[ids].mean(axis=0, dtype=np.float64).astype(np.float32)
-    vectors = np.vstack([vocabulary.vectors, *added.values()])
-    return replace(vocabulary, words=(*vocabulary.words, *added), vectors=vectors)
-
-
 def tagged(vocabulary: Vocabulary) -> Vocabulary:
     """Return the same words with their universal parts of speech.
 
@@ -162,7 +138,6 @@ def vocabulary_folder(
     *,
     public_texts: Sequence[Text] | None = None,
     tags: bool = False,
-    spans: Sequence[str] = (),
 ) -> Path:
     """Return the folder of a vocabulary for client.models.vocabulary.load, made the first time and cached by content.
 
@@ -171,7 +146,6 @@ def vocabulary_folder(
             hub name.
         public_texts: Public texts on which words are counted, or None.
         tags: Whether to find parts of speech.
-        spans: Public spans, as words (`with_spans`).
 
     Raises:
         ValueError: The source cannot be read.
@@ -179,18 +153,17 @@ def vocabulary_folder(
     source = str(source)
     path = Path(source).expanduser()
     own = path.is_dir() and (path / "vocabulary.json").is_file()
-    if own and public_texts is None and not tags and not spans:
+    if own and public_texts is None and not tags:
         return path
     if path.exists() and not path.is_file() and not path.is_dir():
         raise no_file(path)
     file = own or path.is_file() or (source != MINILM and path.suffix.lower() in _FILES)
     maker = made_by(("simulations.artifacts.vocabulary",), (*_LIBRARIES, *(["HanTa"] if tags else [])))
     texts = None if public_texts is None else list(public_texts)
-    made_from = [maker, tags, _of_file(path) if file else fingerprint(source), texts, list(spans)]
+    made_from = [maker, tags, _of_file(path) if file else fingerprint(source), texts]
 
     def make(folder: Path) -> None:
         vocabulary = from_file(path) if file else from_checkpoint(source)
-        vocabulary = with_spans(vocabulary, spans) if spans else vocabulary
         vocabulary = vocabulary if public_texts is None else counted(vocabulary, public_texts)
         vocabularies.save(tagged(vocabulary) if tags else vocabulary, folder)
 

@@ -42,9 +42,6 @@ def sanitize(
     public: Annotated[
         Path | None, typer.Option("--public", metavar="FILE", help="Public texts, for counts or a model.")
     ] = None,
-    spans: Annotated[
-        Path | None, typer.Option("--spans", metavar="FILE", help="Public expressions, each as one word.")
-    ] = None,
     masked_lm: Annotated[str, typer.Option("--masked-lm", help="Masked model: folder or checkpoint.")] = "minilm",
     generator: Annotated[str | None, typer.Option("--generator", help="Generating model: folder or hub name.")] = None,
     prompt: Annotated[str | None, typer.Option("--prompt", help="For dp-prompt; {text} is the private text.")] = None,
@@ -64,7 +61,7 @@ def sanitize(
     if similarity and (in_ is None or out is None):
         raise UserError("--similarity: compares files; name them with --in and --out")
     models: dict[str, Any] = {"masked_lm": masked_lm, "generator": generator, "prompt": prompt}
-    rewriter = _rewriter(spec, words, public, columns, spans, **models)
+    rewriter = _rewriter(spec, words, public, columns, **models)
     with block_writer(out, sys.stdout.buffer) as write_block:
         rows, tokens = _stream(rewriter, in_, columns, seed, explain, write_block)
     _say(f"{rows:,} rows, {tokens:,} tokens. Each text: {describe_cost(rewriter.text)}")
@@ -112,7 +109,6 @@ def _rewriter(
     words: str | None,
     public: Path | None,
     columns: tuple[str, ...],
-    spans: Path | None,
     *,
     masked_lm: str,
     generator: str | None,
@@ -144,9 +140,8 @@ def _rewriter(
         vocabulary = None
         if not generates or words is not None:
             counts_on = texts if AboutWords.COUNTS in needs else None
-            span_texts = () if spans is None else tuple(_texts(spans, ()))
             tags = AboutWords.TAGS in needs
-            folder = vocabulary_folder(words or MINILM, public_texts=counts_on, tags=tags, spans=span_texts)
+            folder = vocabulary_folder(words or MINILM, public_texts=counts_on, tags=tags)
             vocabulary = vocabularies.load(folder)
         model = None
         if reads:

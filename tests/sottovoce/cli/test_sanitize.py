@@ -22,8 +22,6 @@ from mechanisms.pieces import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE, spelled
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from simulations.artifacts.language_models import generator_folder
-from simulations.artifacts.vocabulary import with_spans
-from simulations.errors import UserError
 from sottovoce.cli import main as cli
 from tests.support.commands import complaint
 from tests.support.tiny_generators import TOKENS, tiny_generator
@@ -217,7 +215,6 @@ def test_charges_in_words() -> None:
         ("--in in.txt --out o.csv", "o.csv: would be .csv, and the input is lines"),
         ("--in in.txt --out no/o.txt", "its folder does not exist"),
         ("--in in.txt --similarity", "--similarity: compares files"),
-        ("--spans spans.txt", "no word of 'qqq zzz'"),
         ("--mechanism dp-prompt:epsilon=1", "name its checkpoint with --generator FOLDER"),
         ("--mechanism dp-prompt:epsilon=1 --generator ./nowhere", "nowhere"),
         ("--mechanism dp-prompt:epsilon=1 --generator empty", "has no config.json"),
@@ -230,7 +227,6 @@ def test_mistakes_are_one_line(arguments: str, expected: str, capsys: pytest.Cap
         "bad.txt": b"the 1 2 3 4\nfilm 1\n",
         "binary": b"\x00\x01\xff" * 99,
         "a.tsv": b"label\ttext\n1\tthe film\n",
-        "spans.txt": b"good film\nqqq zzz\n",
         "bad.parquet": b"PAR1 nonsense",
     }
     for name, data in files.items():
@@ -354,29 +350,6 @@ def test_both_columns_of_a_pair_are_sanitized(kind: str, capsys: pytest.CaptureF
     assert "without any protection: id\n" in said and "on each of 2 sides" in said
     run("--mechanism", "identity:length=kept", *files)
     assert {(row[0], row[2]) for row in _pairs(kind, f"out.{kind}")} == {("the film", "was good")}
-
-
-# -- public spans of several words
-
-
-def test_public_spans_are_read_and_written_as_one_word(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("spans.txt").write_text("the film\nNot very  good\n\nfilm\n")
-    Path("in.txt").write_text("The film was not very good .\nfilm\n")
-    files = ("--spans", "spans.txt", "--in", "in.txt", "--out", "out.txt")
-    run("--mechanism", "santext:epsilon=1000,length=kept", *files)
-    assert Path("out.txt").read_text() == "the film was not very good .\nfilm\n"
-    said = capsys.readouterr().err
-    assert "18 words" in said and "2 rows, 5 tokens" in said
-
-
-def test_a_span_lies_at_the_mean_of_its_words() -> None:
-    words = vocabulary()
-    spans = with_spans(words, ["good film", "GOOD film", "film"])
-    assert spans.words == (*words.words, "good film")
-    mean = (words.vectors[words.word_id("good")] + words.vectors[words.word_id("film")]) / 2
-    np.testing.assert_allclose(spans.vectors[-1], mean, rtol=1e-6)
-    with pytest.raises(UserError, match="before counts"):
-        with_spans(Vocabulary(words.words, words.vectors, np.ones(len(words), np.int64)), ["good film"])
 
 
 # -- models that generate text
