@@ -190,11 +190,10 @@ class _Inference:
         """
         step, classes, parts = batch_size(self.request.classes), tuple[str, ...](), []
         try:
+            above = int(self.ledger.records_of(self.user).max(initial=-1))  # later numbers are the questions' own
             for start in range(0, len(self.hashes), step):
                 part = slice(start, start + step)
-                records = self.questions.assign(
-                    self.user, self.hashes[part], above=self.ledger.records_of(self.user).max(initial=-1)
-                )
+                records = self.questions.assign(self.user, self.hashes[part], above=above)
                 message = self._message(self._released(records, self.vectors[part]))
                 names, probabilities = _answer(self.model, message, len(records), self.request.classes)
                 if classes not in ((), names):

@@ -75,9 +75,9 @@ def evaluate(trained: Trained, data: Data, held: Held, *, seed: int) -> tuple[Ar
     """Return an arm's result with accuracies and all measures of its model's scores, and the counts."""
     result, answers = with_accuracies(trained.result, held, trained.predictions)
     names, measures = measures_of(data, held), {}
-    for split, predicted in trained.predictions.items():
+    for split, predictions in trained.predictions.items():
         wanted = [name for name in names if split == "on_device" or not MEASURES[name].on_device]
-        measures[split] = measured(wanted, _guesses(data, seed, held, predicted))
+        measures[split] = measured(wanted, _guesses(data, seed, held, predictions))
     return replace(result, measures=measures), answers
 
 
