@@ -191,7 +191,7 @@ def serving(service: uvicorn.Server, host: str, port: int) -> Iterator[tuple[str
 
 
 def wait_for(thread: threading.Thread) -> NoReturn:
-    """Wait until a signal interrupts this.
+    """Wait while a service runs, until a signal raises an exception.
 
     An interrupted `join` of Python 3.11 would mark the thread as ended, and nothing would wait for it afterwards.
 
