@@ -135,7 +135,9 @@ def test_the_command_answers_within_seconds_and_ends_on_ctrl_c(capsys: pytest.Ca
         assert cli.main(["explore", *arguments]) == 2
         complaint = capsys.readouterr().err
         assert arguments[1] in complaint and complaint.count("\n") == 1
-    program = [sys.executable, "-m", "sottovoce", "explore"]
+    # whoever started the tests in the background may have had SIGINT ignored, which programs inherit
+    starter = "import os, signal as s, sys; s.signal(s.SIGINT, s.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    program = [sys.executable, "-c", starter, sys.executable, "-m", "sottovoce", "explore"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None and process.stderr is not None
         address = process.stdout.readline().strip()
