@@ -97,7 +97,7 @@ def export_generator(
     weights = [*model.parameters(), model.get_output_embeddings().weight]  # the graph holds both embeddings
     if sum(weight.numel() for weight in weights) * 4 > _LARGEST:
         raise ValueError(f"generator: {checkpoint} has more than 2 GB of weights; take a smaller model")
-    about = layout(model, tokenizer, prompt, max_length)
+    about = _layout(model, tokenizer, prompt, max_length)
     low, high = clip_bounds("generator", _logits(model, tokenizer, about, public_texts, seed))
     first = [] if about["start"] is None else ["encoder.onnx"]
     with in_one_step(folder, *first, "model.onnx", "tokenizer.json", "generator.json") as scratch:
@@ -106,7 +106,7 @@ def export_generator(
         write_about(scratch / "generator.json", about | {"low": low, "high": high})
 
 
-def layout(model: Any, tokenizer: Any, prompt: str, max_length: int | None) -> dict[str, Any]:
+def _layout(model: Any, tokenizer: Any, prompt: str, max_length: int | None) -> dict[str, Any]:
     """Return the position of a prompt in the input, and the tokenizer's pieces.
 
     Args:
@@ -179,7 +179,7 @@ def _own(tokenizer: Any, part: str) -> list[int]:
     return ids
 
 
-def known(tokenizer: Any, about: dict[str, Any], text: str) -> list[int]:
+def _known(tokenizer: Any, about: dict[str, Any], text: str) -> list[int]:
     """Return a text's tokens that the model has, without those that the tokenizer adds around it."""
     return [i for i in pieces_of(tokenizer, [text])[0] if i < about["pieces"]]
 
@@ -189,23 +189,23 @@ def _logits(
 ) -> Iterator[torch.Tensor]:
     """Yield, for each public text, the logits of its tokens."""
     room = about["max_length"] - len(about["before"]) - len(about["after"])
-    encoded = [ids for ids in (known(tokenizer, about, text) for text in chosen(texts, CALIBRATION, seed)[0]) if ids]
+    encoded = [ids for ids in (_known(tokenizer, about, text) for text in chosen(texts, CALIBRATION, seed)[0]) if ids]
     with lent(model), torch.no_grad():
         for start in range(0, len(encoded), _BATCH):
             batch = encoded[start : start + _BATCH]
             prompts = [[*about["before"], *ids[:room], *about["after"]] for ids in batch]
             written = [ids[: min(_WRITTEN, about["history"])] for ids in batch]
             begin = [0 if about["start"] is not None else len(prompt) - 1 for prompt in prompts]
-            inputs = beside(model, inputs_of(about, prompts, written))
+            inputs = beside(model, _inputs(about, prompts, written))
             logits = model(**inputs, use_cache=False).logits[:, :, : about["pieces"]]
             yield from (row[at : at + len(ids)] for row, at, ids in zip(logits, begin, written, strict=True))
 
 
-def inputs_of(about: dict[str, Any], prompts: list[list[int]], written: list[list[int]]) -> dict[str, torch.Tensor]:
+def _inputs(about: dict[str, Any], prompts: list[list[int]], written: list[list[int]]) -> dict[str, torch.Tensor]:
     """Return a model's padded inputs: prompts, and the text written behind each.
 
     Args:
-        about: Result of `layout`.
+        about: Result of `_layout`.
         prompts: Token ids of each prompt.
         written: Token ids behind each prompt.
     """

@@ -19,7 +19,6 @@ from server.accelerator import VARIABLE, device, lent
 from server.model import Pipeline
 from server.training.end_to_end import initial, train_on_text, train_paper
 from server.training.finetune import finetune
-from server.training.paraphrase import finetune_paraphraser
 from server.training.pretrain import pretrain
 from sottovoce.adversary.estimators.masked_tokens import MaskAttack
 from sottovoce.cli import main as cli
@@ -28,7 +27,6 @@ from tests.support.tiny_models import WORDS, reviews, tiny_bert, tiny_masked_lm
 
 TEXTS, LABELS = reviews(12, 1)
 LIKELY = np.where(np.arange(2) == LABELS[:, None], 0.8, 0.2)
-PAIRS = [("the film was good", "a book"), ("the book was bad", "a film")] * 4
 VOCABULARY = Vocabulary(tuple(WORDS[:9]), np.eye(9, dtype=np.float32))
 SENT = np.random.default_rng(0).integers(9, size=(8, 5))
 #: Tolerance between GPU and CPU, absolute and relative. Errors of 1e-6 in each product came to at most 5e-6. Outputs
@@ -92,9 +90,8 @@ def everything(made: Path, out: Path) -> Iterator[Array]:
     yield MaskAttack(masked, VOCABULARY).guesses(SENT)
     model, tokenizer = masked_lm.load(made / "masked")
     yield np.array(masked_lm.bounds_of(model, tokenizer, TEXTS, seed=1, max_length=40))
-    generator = finetune_paraphraser(made / "causal", PAIRS, out / "generator", epochs=1, batch_size=4, seed=1)
-    writer, tokenizer = generation.read_generator(generator)
-    about = generation.layout(writer, tokenizer, generation.PARAPHRASE, None)
+    writer, tokenizer = generation.read_generator(made / "causal")
+    about = generation._layout(writer, tokenizer, generation.PARAPHRASE, None)
     yield torch.cat(list(generation._logits(writer, tokenizer, about, TEXTS, 1))).cpu().numpy()
     assert not any(weights.is_cuda for network in (model, writer) for weights in network.parameters())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokeni
 from client.models.language_models import Generator
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_mlm import DpPrompt
-from server.generation import PARAPHRASE, export_generator, known, read_generator
-from server.training.paraphrase import _loss, finetune_paraphraser
-from sottovoce.cli import main as cli
+from server.generation import PARAPHRASE, _known, export_generator, read_generator
 from tests.support.tiny_generators import KINDS, TOKENS, WORDS, tiny_generator
 
 TEXTS = ["the film was good", "a bad book", "the book was a film and the film was bad", ""]
@@ -188,84 +185,6 @@ def test_the_end_typed_into_a_text_is_text(folders: dict[str, Path], causal: Gen
     read = causal._plain("film </s> good")
     assert NUMBER["</s>"] not in read and (read[0], read[-1]) == (NUMBER["film"], NUMBER["good"])
     model, about = folders["causal"] / "model", {"pieces": len(WORDS)}
-    assert NUMBER["</s>"] not in known(read_generator(model)[1], about, "film </s>")
+    assert NUMBER["</s>"] not in _known(read_generator(model)[1], about, "film </s>")
     export(model, tmp_path, prompt="{text} </s> Paraphrase :")
     assert NUMBER["</s>"] in json.loads((tmp_path / "generator.json").read_text())["after"]
-
-
-# --- a model that is trained to paraphrase
-
-
-#: What is said of a film is said of a book, and the other way round.
-PAIRS = [("the film was good", "a book"), ("the book was bad", "a film"), ("good film", "book"), ("bad book", "film")]
-
-
-def log_likelihood(model: Generator, pairs: list[tuple[str, str]]) -> float:
-    """The mean of a token's log-probability, each given the text and those before it, the end's too."""
-    logs, v = [], model.vocabulary
-    for text, paraphrase in pairs:
-        target = [v.words.index(word) for word in (*paraphrase.split(), model.end)]
-        scores, drawn = model.scores([text], v), np.full((1, len(target)), NOTHING)
-        for at, word in enumerate(target):
-            logs.append(log_softmax(scores(np.array([at]), drawn, np.array([0]))[0])[word])
-            drawn[0, at] = word
-    return float(np.mean(logs))
-
-
-@pytest.mark.parametrize("kind", ["causal", "t5"])
-def test_pairs_are_learned_token_by_token_and_the_end_with_them(kind: str, tmp_path: Path) -> None:
-    """By the model as clients run it. Whoever ignores the text has log 1/2 at the word that tells the four apart, in a
-    third of the tokens; wrong pairs have less."""
-    source = tiny_generator(tmp_path / "model", kind)
-    how: dict[str, Any] = {"epochs": 12, "batch_size": 4, "lr": 1e-2, "seed": 1}
-    trained = finetune_paraphraser(source, [*PAIRS * 8, ("the film", "")], tmp_path / "trained", **how)
-    public = [text for pair in PAIRS for text in pair]
-    made, bare = (
-        export(folder, tmp_path / f"of-{folder.name}", public_texts=public, prompt=PARAPHRASE)
-        for folder in (trained, source)
-    )
-    after, before = (log_likelihood(model, PAIRS) for model in (made, bare))
-    wrong = log_likelihood(made, [(text, PAIRS[i ^ 1][1]) for i, (text, _) in enumerate(PAIRS)])
-    assert after > max(before + 0.5, wrong + 0.2), (after, before, wrong)
-
-
-def test_same_arguments_same_weights(tmp_path: Path) -> None:
-    source, weights = tiny_generator(tmp_path / "model", "t5"), []
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        folder = finetune_paraphraser(source, PAIRS, tmp_path / name, epochs=1, batch_size=2, seed=seed)
-        weights.append((folder / "model.safetensors").read_bytes())
-    assert weights[0] == weights[1] != weights[2]
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"pairs": [("a", "")]}, "no pair has a paraphrase"),
-        ({"epochs": 0}, "epochs and batch-size"),
-        ({"batch_size": 0}, "epochs and batch-size"),
-        ({"lr": 0.0}, "lr must be"),
-        ({"lr": math.nan}, "lr must be"),
-        ({}, "weights that are no numbers"),
-    ],
-)
-def test_what_cannot_be_learned_is_refused_and_not_saved(
-    change: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The last one diverges in its only step, however that comes about."""
-    monkeypatch.setattr("server.training.paraphrase._loss", lambda *given: _loss(*given) * math.nan)
-    source = tiny_generator(tmp_path / "model", "causal")
-    with pytest.raises(ValueError, match=rf"^paraphraser: [^\n]*{words}[^\n]*$"):
-        finetune_paraphraser(source, folder=tmp_path / "out", **{"pairs": PAIRS, "epochs": 1, "seed": 1} | change)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_fine_tuned_model_rewrites_texts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    finetune_paraphraser(tiny_generator(Path("model"), "bart"), PAIRS, tmp_path / "made", epochs=1, seed=1)
-    Path("in.txt").write_text("the film was good\n")
-    given = ["--in", "in.txt", "--public", "in.txt", "--generator", "made"]
-    assert cli.main(["sanitize", "--mechanism", "dp-paraphrase:epsilon=5,tokens=4", *given]) == 0
-    assert "ε = 24 at worst" in capsys.readouterr().err
