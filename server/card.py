@@ -66,7 +66,7 @@ class Price(NamedTuple):
         if self.epsilon is None or math.isinf(self.epsilon):
             return self.why or ("no bound" if self.epsilon is None else "∞")
         delta = f" at δ = {self.delta:.3g}" if self.delta else ""
-        return f"ε = {_epsilon(self.epsilon)}{delta}{condition(self.public)}"
+        return f"ε = {self.epsilon:.4g}{delta}{condition(self.public)}"
 
 
 def price_of(rungs: Rungs | None, whose: str) -> Price | None:
@@ -92,18 +92,17 @@ def model_card(about: Mapping[str, Any]) -> str:
     """Return the README.md of a saved model, as Markdown.
 
     Args:
-        about: Facts about the model. Missing keys and keys with the value None are left out. Keys: name, way
-            (in words), mechanism, epsilon, dim, classes (names or a number), encoder (hash or name), reference (True:
-            not private), released ("text", otherwise embeddings), users, delivered, guarantee (in words), measured
-            (values by their headings, as accuracies), and budget (a mapping with statement). ladder and test_ladder
-            hold rungs as dicts, for a training user and for a test user (`mechanisms.accounting.ladder`).
+        about: Facts about the model. Missing keys, but for name, and keys with the value None are left out. Keys: name,
+            way (in words), mechanism, epsilon, dim, classes (names), encoder (hash or name), reference (True: not
+            private), released ("text", otherwise embeddings), users, delivered, measured (values by their headings, as
+            accuracies), and budget (a mapping with statement). ladder and test_ladder hold rungs as dicts, for a
+            training user and for a test user (`mechanisms.accounting.ladder`): the card says what each pays for all
+            that it releases. The rungs and what they rest on are in results.json and its report.
     """
     budget = about.get("budget") or {}
-    classes = about.get("classes")
     rows = {
         "Way of training": about.get("way"),
         "Mechanism": about.get("mechanism"),
-        "Guarantee": about.get("guarantee"),
         "Metric guarantee of one user's release": budget.get("statement"),
         **{
             f"All that one user releases in {part}, trusting nobody": price and str(price)
@@ -111,7 +110,7 @@ def model_card(about: Mapping[str, Any]) -> str:
             for price in [price_of(about.get(key), whose)]
         },
         "Coordinates of a release (m')": about.get("dim"),
-        "Classes": classes if isinstance(classes, int) or classes is None else ", ".join(map(str, classes)),
+        "Classes": ", ".join(map(str, about.get("classes", ()))) or None,
         "Encoder": about.get("encoder"),
         "Users": about.get("users"),
         "Users delivered": about.get("delivered"),
@@ -124,43 +123,13 @@ library_name: sottovoce
 tags: [text-classification, local-differential-privacy]
 ---
 
-# {about.get("name") or "A model trained on sanitized releases"}
+# {about["name"]}
 {warning}
 | | |
 |---|---|
 {table}
-{_ladders(about)}
+
 {ON_TEXT if about.get("released") == "text" else ON_EMBEDDINGS}"""
-
-
-def _ladders(about: Mapping[str, Any]) -> str:
-    """Return the ladders of a training user and a test user as Markdown; "" if no ladder is known."""
-    parts = []
-    for who, key in (("a training user", "ladder"), ("a user who asks (a test user)", "test_ladder")):
-        if rungs := about.get(key):
-            parts.append(
-                f"\n## What it costs {who}\n\n| rung | ε | δ | worst case (δ = 0) | crowd | neighbours | rests on |\n"
-                "|---|---:|---:|---:|---:|---|---|\n" + "\n".join(_rung(rung) for rung in rungs) + "\n"
-            )
-    return "".join(parts)
-
-
-def _rung(rung: Mapping[str, Any]) -> str:
-    none = rung["epsilon"] is None
-    cells = [
-        rung["rung"],
-        _epsilon(rung["epsilon"]),
-        "–" if none else f"{rung['delta']:.3g}",
-        _epsilon(rung["worst_case"]),
-        "–" if rung.get("crowd") is None else rung["crowd"],
-        rung["neighbours"],
-        rung["assumption"],
-    ]
-    return f"| {' | '.join(_text(cell) for cell in cells)} |"
-
-
-def _epsilon(value: Any) -> str:
-    return "–" if value is None else "∞" if value in ("inf", math.inf) else f"{value:.4g}"
 
 
 def _text(value: Any) -> str:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from mechanisms.pieces import Text
 from server.accelerator import beside, lent
-from server.card import model_card
 from server.checkpoint import load
 from server.checkpoint_files import POOLINGS
 from server.maps import Maps
@@ -105,24 +104,17 @@ class Pipeline(torch.nn.Module):
         self.train(training)
         return out
 
-    def save_pretrained(self, folder: str | Path, *, about: Mapping[str, Any]) -> None:
-        """Write the encoder, tokenizer, maps, pipeline.json and README.md.
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the encoder, tokenizer, maps and pipeline.json.
 
         The encoder and the tokenizer are a config and safetensors. `Maps.load(folder)` reads maps.safetensors alone.
-
-        Args:
-            folder: Folder for the files.
-            about: Facts for the card, above all the guarantee: see `card.model_card`.
         """
         folder = Path(folder)
-        maps = self.maps()
-        maps.save(folder)
+        self.maps().save(folder)
         self.encoder.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
         how = {"pooling": self.pooling, "max_length": self.max_length}
         (folder / FILE).write_text(json.dumps(how) + "\n")
-        stated = {"dim": maps.dim, "classes": maps.classes} | dict(about)
-        (folder / "README.md").write_text(model_card(stated), encoding="utf-8")
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Pipeline:

@@ -157,7 +157,7 @@ class TextModel(_Classifier):
 
     def save(self, folder: Path) -> None:
         """Write the pipeline into the folder."""
-        self.pipeline.save_pretrained(folder, about={})
+        self.pipeline.save_pretrained(folder)
 
     def _logits(self, texts: Sequence[Text]) -> NDArray[np.float64]:
         maps = self.maps

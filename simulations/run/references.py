@@ -132,7 +132,7 @@ class _Published:
     encoder: None = None
 
     def save(self, folder: Path) -> None:
-        self.pipeline.save_pretrained(folder, about={})
+        self.pipeline.save_pretrained(folder)
 
 
 def paper(experiment: Experiment, setup: ArmSetup, held: Held, mechanism: Mechanism) -> Trained:

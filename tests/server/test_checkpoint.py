@@ -125,7 +125,7 @@ def test_it_is_fine_tuned_saved_and_read_again(published: tuple[Path, Layout], t
     before, after = load(folder)[1], load(tuned)[1]
     assert before("good film")["input_ids"] == after("good film")["input_ids"]  # with the prefix
     pipeline = initial(tuned, texts, dim=4, classes=2, rng=np.random.default_rng(0), **how)
-    pipeline.save_pretrained(tmp_path / "pipeline", about={})
+    pipeline.save_pretrained(tmp_path / "pipeline")
     again = Pipeline.from_pretrained(tmp_path / "pipeline")
     assert np.array_equal(again.embed(TEXTS), pipeline.embed(TEXTS))
     export_encoder(tuned, tmp_path / "student", **how)
