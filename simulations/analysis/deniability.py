@@ -77,7 +77,7 @@ def check(study: Study) -> None:
         if getattr(catalogue.admit(read_mechanism(text)["mechanism"]), "reads", ()):
             raise UserError(
                 f"--mechanism {text}: a language model reads the whole text for each draw, so a word alone has no "
-                "deniability; compare texts (sanitize --similarity), or arms of an experiment"
+                "deniability; compare arms of an experiment"
             )
 
 

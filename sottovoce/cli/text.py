@@ -46,7 +46,6 @@ def sanitize(
     generator: Annotated[str | None, typer.Option("--generator", help="Generating model: folder or hub name.")] = None,
     prompt: Annotated[str | None, typer.Option("--prompt", help="For dp-prompt; {text} is the private text.")] = None,
     seed: Annotated[int | None, typer.Option(help="Reproducible, and not private.")] = None,
-    similarity: Annotated[bool, typer.Option("--similarity", help="Compare --out with --in.")] = False,
 ) -> None:
     """Sanitize the texts of a file.
 
@@ -58,15 +57,11 @@ def sanitize(
     columns = tuple(column or ())
     _check_files(in_, out, columns, public)
     spec = _spec(mechanism, sides=max(1, len(columns)))
-    if similarity and (in_ is None or out is None):
-        raise UserError("--similarity: compares files; name them with --in and --out")
     models: dict[str, Any] = {"masked_lm": masked_lm, "generator": generator, "prompt": prompt}
     rewriter = _rewriter(spec, words, public, columns, **models)
     with block_writer(out, sys.stdout.buffer) as write_block:
         rows, tokens = _stream(rewriter, in_, columns, seed, explain, write_block)
     _say(f"{rows:,} rows, {tokens:,} tokens. Each text: {describe_cost(rewriter.text)}")
-    if similarity and in_ is not None and out is not None:
-        _say_similarity(in_, out, columns)
 
 
 def _check_files(in_: Path | None, out: Path | None, columns: tuple[str, ...], public: Path | None) -> None:
@@ -266,18 +261,6 @@ def _plain(word: str | None) -> str:
     """Return a word for a terminal: without control sequences, at most as wide as a column."""
     printable = "–" if word is None else "".join(c if c.isprintable() else "�" for c in word)
     return printable if len(printable) <= 30 else printable[:29] + "…"
-
-
-def _say_similarity(original: Path, rewritten: Path, columns: tuple[str, ...]) -> None:
-    from simulations.analysis.similarity import of_files
-
-    with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
-        result = of_files(original, rewritten, columns)
-    bleu = "–, as no text has four words" if result.bleu is None else f"{result.bleu:.2f}   ({result.bleu_signature})"
-    error = "" if result.cosine_error is None else f" ± {result.cosine_error:.4f}"
-    _say(f"{result.texts:,} texts, {result.same:.1%} of them unchanged")
-    _say(f"BLEU    {bleu}")
-    _say(f"cosine  {result.cosine:.4f}{error}   (all-MiniLM-L6-v2, 128 tokens of each)")
 
 
 def _say(line: str) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,11 +19,8 @@ from mechanisms.words.madlib import Madlib
 from mechanisms.words.madlib_syntax import MadlibSyntax
 from mechanisms.words.santext import SanText
 from simulations.analysis import deniability as command
-from simulations.analysis import similarity as module
-from simulations.analysis.similarity import of_files, similarity
 from simulations.artifacts.vocabulary import tag
 from sottovoce.cli.main import main
-from tests.support.commands import refused
 from tests.support.words import streams
 
 ALARM = 1e-6
@@ -213,47 +209,3 @@ def test_the_command_prints_the_table_and_keeps_the_folder(tmp_path, capsys):
     pytest.importorskip("HanTa")
     assert main([*line, "--epsilon", "2", "--sample", "10", "--draws", "20"]) == 0
     assert "| madlib | 2 |" in capsys.readouterr().out and (tmp_path / "out" / "deniability.md").is_file()
-
-
-# --- similarity of rewritten texts
-
-
-@pytest.fixture
-def no_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_cosines", lambda a, b: np.ones(len(a)))
-
-
-def test_bleu_is_that_of_its_definition(no_encoder: None) -> None:
-    """Precisions 5/6, 3/5, 2/4 and 1/3 of one to four words in a row; then e^(1 - 6/5) for a text that is too short."""
-    result = similarity(["the cat sat on a mat"], ["the cat sat on the mat"])
-    assert result.bleu == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25, abs=1e-9)
-    short = similarity(["one two three four five six"], ["one two three four five"])
-    assert short.bleu == pytest.approx(100 * np.exp(1 - 6 / 5), abs=1e-9)
-    assert "tok:13a" in result.bleu_signature and result.same == 0
-    for other, bleu in (("a b c", None), ("a b c d", 0.0)):
-        result = similarity([other], ["a b c"])
-        assert result.bleu == bleu and result.cosine == pytest.approx(1) and result.cosine_error is None
-    with pytest.raises(ValueError, match="pairs of texts"):
-        similarity(["a"], ["a", "b"])
-
-
-def test_files_of_the_same_rows_are_compared_by_column(tmp_path: Path, no_encoder: None) -> None:
-    first, second, short = (tmp_path / f"{name}.tsv" for name in ("a", "b", "short"))
-    first.write_text("text\tlabel\none two three four five\t0\nsix\t1\n")
-    second.write_text("label\ttext\n0\tone two three four nine\n1\tsix\n")
-    short.write_text("text\none\n")
-    result = of_files(first, second, ["text"])
-    assert result.texts == 2 and result.same == 0.5 and result.bleu is not None
-    refused("has 1 rows", of_files, first, short, ["text"])
-    refused("sentence", of_files, first, second, ["sentence"])
-
-
-def test_sanitize_compares_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str], no_encoder: None) -> None:
-    vocabularies.save(words_of(40), tmp_path / "words")
-    (tmp_path / "in.txt").write_text("w1 w2 w3 w4\nw5\n")
-    options = ["--mechanism", "identity:length=kept", "--words", str(tmp_path / "words"), "--similarity"]
-    options += ["--in", str(tmp_path / "in.txt")]
-    assert main(["sanitize", *options, "--out", str(tmp_path / "out.txt")]) == 0
-    lines = capsys.readouterr().err.splitlines()[-3:]
-    assert [line.split()[0] for line in lines] == ["2", "BLEU", "cosine"]
-    assert main(["sanitize", *options]) == 2 and "--similarity: compares files" in capsys.readouterr().err

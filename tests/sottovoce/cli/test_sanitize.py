@@ -214,7 +214,6 @@ def test_charges_in_words() -> None:
         ("--in bad.parquet --column text", "name a file with --out"),
         ("--in in.txt --out o.csv", "o.csv: would be .csv, and the input is lines"),
         ("--in in.txt --out no/o.txt", "its folder does not exist"),
-        ("--in in.txt --similarity", "--similarity: compares files"),
         ("--mechanism dp-prompt:epsilon=1", "name its checkpoint with --generator FOLDER"),
         ("--mechanism dp-prompt:epsilon=1 --generator ./nowhere", "nowhere"),
         ("--mechanism dp-prompt:epsilon=1 --generator empty", "has no config.json"),
