@@ -212,8 +212,7 @@ def _in_common(data: Data, split: Split) -> dict[str, Any]:
             'there: overlap = "the reason"'
         )
     counts = {
-        f"{item.of} in {item.within}": {"rows": item.rows, "texts": item.texts, "near": item.near, "users": item.users}
-        for item in result
+        f"{item.of} in {item.within}": {"rows": item.rows, "texts": item.texts, "users": item.users} for item in result
     }
     return {"overlap": counts, "overlap_reason": data.overlap, "repeated": repeated}
 

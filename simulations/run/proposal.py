@@ -36,7 +36,7 @@ from simulations.corpora.columns import (
 )
 from simulations.corpora.corpus import Corpus
 from simulations.corpora.files import column_names, declares
-from simulations.corpora.overlap import near_another, normalized
+from simulations.corpora.overlap import normalized
 from simulations.corpora.parts import load_split
 from simulations.corpora.splits import apart, stratified
 from simulations.errors import UserError
@@ -253,26 +253,23 @@ def _divided(file: Path, table: Corpus, seed: int) -> tuple[Corpus, NDArray[np.b
             messages[f"{number:,} row{'s' * (number != 1)} {why}: left out"] = number
         return rows.take(np.flatnonzero(~gone))
 
-    plain = [normalized(text) for text in table.texts]
-    near = near_another(list(dict.fromkeys(plain)))
-    gone = np.array([text in near for text in plain], np.bool_)
     if table.users is None:  # rows of people are divided such that shared texts stay in one part
         first: dict[str, int] = {}
-        gone |= np.array([first.setdefault(text, row) != row for row, text in enumerate(plain)], np.bool_)
-    used = kept(table, gone, "with a text that another row has, or nearly")
-    tested = np.zeros(len(used), np.bool_)
-    if used.users is None:
+        texts = enumerate(map(normalized, table.texts))
+        gone = np.array([first.setdefault(text, row) != row for row, text in texts], np.bool_)
+        used = kept(table, gone, "with a text that another row has")
+        tested = np.zeros(len(used), np.bool_)
         tested[stratified(used.labels, round(TEST * len(tested)), seed)] = True
     else:
-        names, owners = np.unique(np.asarray(used.users), return_inverse=True)
+        names, owners = np.unique(np.asarray(table.users), return_inverse=True)
         if len(names) < MIN_ROWS // 4:
             raise UserError(
                 f"{file}: --user: the column has {len(names)} users, and an experiment needs {MIN_ROWS // 4}; "
                 "name another, or take it out of the file where it does not say whose a row is"
             )
-        plain = [normalized(text) for text in used.texts]
+        plain = [normalized(text) for text in table.texts]
         tested, twice = apart(owners.astype(np.int64), plain, TEST, seed, stream=3)
-        used = kept(used, twice, "with a text that also occurs in the other part")
+        used = kept(table, twice, "with a text that also occurs in the other part")
         tested = tested[~twice]
     both = np.intersect1d(used.labels[tested], used.labels[~tested])
     gone = ~np.isin(used.labels, both)

@@ -207,13 +207,11 @@ def data_notes(corpus: dict[str, Any]) -> list[str]:
         lines.append(f"Classes of the data, and of the public part: {text}.")
     for where, counts in (corpus.get("overlap") or {}).items():
         of, within = where.split(" in ")
-        texts, near, users = (counts[name] for name in ("texts", "near", "users"))
-        if texts or near or users:
+        texts, users = counts["texts"], counts["users"]
+        if texts or users:
             both = f"; {users:,} users are in both" if users else ""
             why = f" Accepted: {reason}." if (reason := corpus.get("overlap_reason")) else ""
-            lines.append(
-                f"Overlap: of {counts['rows']:,} {of} texts {texts:,} are also in {within}, {near:,} nearly{both}.{why}"
-            )
+            lines.append(f"Overlap: of {counts['rows']:,} {of} texts {texts:,} are also in {within}{both}.{why}")
     if repeated := {name: n for name, n in (corpus.get("repeated") or {}).items() if n}:
         rows = ", ".join(f"{n:,} of {corpus[name]:,} in {name}" for name, n in repeated.items())
         lines.append(f"Texts that stand in their part before, but for punctuation and case: {rows}.")

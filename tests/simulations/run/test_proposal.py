@@ -58,7 +58,6 @@ def table(folder: Path, *, users: int | None = None, more: Sequence[list[str]] =
 ALIKE = [
     ["x", "it was the very best of all the books that anybody had lent me", "negative"],
     ["x", "It was the very best of all the books that anybody had lent me!", "positive"],
-    ["x", "it was the very best of all the books that anybody has lent me", "negative"],
 ]
 
 
@@ -82,7 +81,7 @@ def test_the_experiment_is_one_and_its_parts_are_divided_as_it_says(tmp_path: Pa
     split, holders, about = parts(experiment)
     assert holders.people == experiment.population.users == len(split.train)
     shares = [np.bincount(part.labels) / len(part) for part in (split.train, split.test)]
-    assert made.left == {"2 rows with a text that another row has, or nearly: left out": 2}
+    assert made.left == {"1 row with a text that another row has: left out": 1}
     assert abs(len(split.test) / 261 - 0.2) < 0.01 and np.allclose(shares[0], shares[1], atol=0.05)
     assert not any(sum(counts.values()) - counts["rows"] for counts in about["overlap"].values())
     kept = [*read(Path("mine/train.csv"), ["review"]).values["review"], *split.test.texts]
