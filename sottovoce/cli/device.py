@@ -64,10 +64,11 @@ def bundle_(
         from client.device.bundle import Keys
         from mechanisms.messages.sealed import key_id
         from sottovoce.deployment.devices import bundle as device
-        from sottovoce.deployment.keys import read_key
+        from sottovoce.deployment.keys import read_key, read_public_key
 
-        files = (sign_key, seal_to, shuffler_seal_to, model_seal_to)
-        keys = Keys(*(None if path is None else read_key(path) for path in files))
+        parties = (seal_to, shuffler_seal_to, model_seal_to)
+        signer = None if sign_key is None else read_key(sign_key)
+        keys = Keys(signer, *(None if path is None else read_public_key(path) for path in parties))
         arguments: dict[str, Any] = {"precision": precision, "records": records, "window": window, "keys": keys}
         if run is not None:
             result = device.bundle_of_run(run, arm, out, **arguments)
@@ -119,7 +120,8 @@ def serve(
     ],
 ) -> None:
     """Answer requests of a SuperLink until a signal stops the command."""
-    with suppress(KeyboardInterrupt, Terminated), ending_on_signals((signal.SIGINT, signal.SIGTERM)):
+    ends = (signal.SIGINT, signal.SIGTERM)
+    with suppress(KeyboardInterrupt, Terminated), ending_on_signals(ends, again=signal.SIG_DFL):
         from client.device.serve import serve
 
         show_progress()
@@ -142,9 +144,9 @@ def install(
     """Install a bundle into a device folder, or replace the bundle there."""
     from client.device.bundle import open_bundle
     from client.node import DEVICE_PUBLIC
-    from sottovoce.deployment.keys import read_key
+    from sottovoce.deployment.keys import read_public_key
 
-    publisher_key = None if publisher is None else read_key(publisher)
+    publisher_key = None if publisher is None else read_public_key(publisher)
     package = open_bundle(bundle)
     package.install(node, publisher_key)
     form = "in clear within what carries them"

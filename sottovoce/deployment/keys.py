@@ -30,3 +30,16 @@ def read_key(path: Path) -> bytes:
     if len(key) != KEY_BYTES:
         raise UserError(f"{path}: is no key to seal or to sign with, which is {2 * KEY_BYTES} hexadecimal digits")
     return key
+
+
+def read_public_key(path: Path) -> bytes:
+    """Return the key in a file, to be shown to others.
+
+    Nothing in a file tells a private key from a public one, and a bundle shows its keys to everybody.
+
+    Raises:
+        UserError: The file's name is that of a private key, or it holds no key.
+    """
+    if path.suffix == ".key":
+        raise UserError(f"{path}: is a private key by its name; give the public one, {path.with_suffix('.pub')}")
+    return read_key(path)

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import secrets
 import shlex
 import shutil
 import signal
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 LIST, COMMANDS, LOG = "processes.json", "commands.txt", "log"
 UP = "deploy up"
+#: Least port at which every process may listen, and number of ports to try.
+_UNPRIVILEGED, _TRIED = 1024, 100
 #: Seconds for a process to end by itself, and then to disappear after a kill.
 GRACE, GONE = 10.0, 10.0
 _POLL = 0.1
@@ -307,10 +310,14 @@ def _start(pid: int) -> str | None:
 
 
 def free_port() -> int:
-    """Return a port of this machine that is free now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """Return a port of this machine that is free now, if possible outside of the range that connections get."""
+    first, last = map(int, (_PROC / "sys/net/ipv4/ip_local_port_range").read_text().split())
+    ports = [port for port in range(_UNPRIVILEGED, 2**16) if not first <= port <= last]
+    for port in (*secrets.SystemRandom().sample(ports, min(_TRIED, len(ports))), 0):
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return int(listener.getsockname()[1])
+    raise UserError("no port of this machine is free")
 
 
 def answers(port: int) -> bool:
@@ -341,12 +348,17 @@ ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def ending_on_signals(signals: Sequence[int] = ENDS) -> Iterator[None]:
-    """Turn SIGTERM into Terminated in the main thread, and others into KeyboardInterrupt; a second changes nothing."""
+def ending_on_signals(signals: Sequence[int] = ENDS, *, again: signal.Handlers = signal.SIG_IGN) -> Iterator[None]:
+    """Turn SIGTERM into Terminated in the main thread, and others into KeyboardInterrupt.
+
+    Args:
+        signals: The signals.
+        again: Handler of a second one. SIG_DFL ends the process at once, so only if a kill at any moment is safe.
+    """
 
     def interrupt(number: int, frame: Any) -> None:
         for other in signals:
-            signal.signal(other, signal.SIG_IGN)
+            signal.signal(other, again)
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
     with handling(dict.fromkeys(signals, interrupt)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from simulations.shuffler.enrolment import read_tokens
 from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.store import Store, StoreError
 from sottovoce.deployment import superlink as superlinks
-from sottovoce.deployment.keys import read_key
+from sottovoce.deployment.keys import read_key, read_public_key
 from sottovoce.deployment.processes import ending_on_signals
 from sottovoce.deployment.shuffler_service import ORIGINS, STORE, serving
 
@@ -55,7 +56,7 @@ def run(
         ValueError: An address, a file, the port, the store or the SuperLink cannot be used. The message is one line.
     """
     host_and_port(superlink, "--superlink")
-    enrolled, private_key = read_tokens(users, read_key(enrolment_key)), read_key(seal_key)
+    enrolled, private_key = read_tokens(users, read_public_key(enrolment_key)), read_key(seal_key)
     for path in (root_certificates, secret):
         if not path.is_file():
             raise UserError(f"{path}: is not there")
@@ -67,7 +68,7 @@ def run(
 
     try:
         with (
-            ending_on_signals(),
+            ending_on_signals(again=signal.SIG_DFL),
             Store(folder / STORE, origins=folder / ORIGINS if origins else None) as store,
             serving(
                 rounds := Rounds(store, enrolled, ask, private_key),

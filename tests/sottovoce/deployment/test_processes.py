@@ -180,3 +180,21 @@ def test_signals_end_a_deployment_in_good_order(number: int, raised: type[BaseEx
                 signal.raise_signal(signal.SIGINT)  # a second changes nothing
         assert signal.getsignal(number) is signal.SIG_IGN
     assert Interrupted("x", by=raised()).code == (143 if number == signal.SIGTERM else 130)
+
+
+def test_a_second_signal_ends_at_once_what_may_be_killed() -> None:
+    with pytest.raises(KeyboardInterrupt), ending_on_signals((signal.SIGINT, signal.SIGTERM), again=signal.SIG_DFL):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            assert signal.getsignal(signal.SIGINT) == signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_port_is_none_that_connections_get(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    limits = tmp_path / "sys" / "net" / "ipv4" / "ip_local_port_range"
+    limits.parent.mkdir(parents=True)
+    monkeypatch.setattr(parties, "_PROC", tmp_path)
+    limits.write_text("1500\t65535\n")
+    assert all(1024 <= parties.free_port() < 1500 for _ in range(20))
+    limits.write_text("1024\t65535\n")
+    assert parties.free_port() >= 1024

@@ -290,6 +290,7 @@ def test_of_a_study_of_texts(shared: Path, tmp_path: Path) -> None:
         (["--experiment", "labelled-demo", "--arm", "no noise"], "is a reference"),
         (["--experiment", "labelled-demo", "--run", "x"], "give either --run RUN_DIR or --experiment"),
         (["--run", "nowhere"], "holds no finished run"),
+        (["--run", "nowhere", "--seal-to", "server/seal.key"], "a private key by its name; give the public one"),
         (["--run", "nowhere", "--set", "seed=1"], "a run is as it was"),
         (["--experiment", "sst2-paper", "--data", "x"], "trusted simulation"),
         (["--experiment", "labelled-demo", "--arm", "purkayastha-eps-10", "--precision", "int2"], "encoder.precision"),
