@@ -37,10 +37,11 @@ def wait_for_signature(request: Request, folder: Path, bundle: Bundle, *, timeou
         timeout: Seconds that a publisher may take.
 
     Raises:
-        UserError: Nobody has signed it in time.
+        UserError: Nobody has signed it in time, or it is about another encoder than the devices'.
     """
     if bundle.policy.lists(request):
         return
+    _require_encoder(request, bundle)
     query, answer = (folder / f"{request.stage}{end}" for end in (ASKED, SIGNED))
     write_request(query, request)
     end, logged = time.monotonic() + timeout, False
@@ -64,6 +65,15 @@ def _is_signed(path: Path, request: Request, bundle: Bundle) -> bool:
     return equal and question.vouched(bundle.publisher)
 
 
+def _require_encoder(request: Request, bundle: Bundle) -> None:
+    """Raise UserError if the request names an encoder that devices of the bundle do not have."""
+    if (encoder := bundle.request.encoder) != request.encoder:
+        raise UserError(
+            f"stage {request.stage}: asks by the encoder {request.encoder[:16]}…, and devices of {bundle.folder} have "
+            f"{encoder[:16]}…; make bundle and public part with one encoder.precision"
+        )
+
+
 def sign_question(file: Path, key: Path, out: Path, bundle: Bundle) -> list[str]:
     """Sign a training server's request, if devices of the bundle could answer it.
 
@@ -81,6 +91,7 @@ def sign_question(file: Path, key: Path, out: Path, bundle: Bundle) -> list[str]
         ValueError: The file holds no request. The message is one line.
     """
     request = read_request(file).request
+    _require_encoder(request, bundle)
     policy = bundle.policy.listing(request)
     try:
         policy.check(request)

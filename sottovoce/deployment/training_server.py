@@ -89,6 +89,8 @@ class RemoteShuffler:
         if len(delivery.rows):
             self._taken.take(request.stage, delivery.batch, delivery.rows)
             reply, lost = open_batch(delivery.rows, request, self._keys)
+            if closed := lost["does not open"]:
+                log.info(f"stage {request.stage}: {closed:,} rows were sealed to no --seal-key given, or changed")
             # A rejected row may have been its user's only row. The server cannot tell, and may only underestimate n.
             dropped, users = lost + dropped, max(0, users - sum(lost.values()))
         reason = shortfall(users, request.minimum_users)

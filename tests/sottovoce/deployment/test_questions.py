@@ -68,8 +68,12 @@ def test_a_publisher_signs_nothing_beyond_the_limits(
     bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dear = changed(model_question(bundle), embedding={"mechanism": "purkayastha", "epsilon": 11.0})
-    write_request(tmp_path / "a", dear)
+    other = changed(model_question(bundle), encoder="0" * 64)  # an int8 bundle beside a public part at fp32
     (tmp_path / "sign.key").write_text(SIGNER.hex())
     sign = ["deploy", "sign", str(tmp_path / "a"), "--bundle", str(bundle.folder)]
-    assert cli.main([*sign, "--sign-key", str(tmp_path / "sign.key"), "--out", str(tmp_path / "b")]) == 2
-    assert "would not answer it in any case" in capsys.readouterr().err and not (tmp_path / "b").exists()
+    for request, words in ((dear, "would not answer it in any case"), (other, "asks by the encoder 0000000000000000…")):
+        write_request(tmp_path / "a", request)
+        assert cli.main([*sign, "--sign-key", str(tmp_path / "sign.key"), "--out", str(tmp_path / "b")]) == 2
+        assert words in capsys.readouterr().err and not (tmp_path / "b").exists()
+    with pytest.raises(UserError, match="make bundle and public part with one encoder"):
+        wait_for_signature(other, tmp_path, bundle, timeout=60.0)
