@@ -27,7 +27,7 @@ PROMPT = f"Document : {PLACE}\nParaphrase of the document :"
 PARAPHRASE = f"{PLACE}\n"
 #: Public texts that decide the clipping bounds, and tokens read from each.
 CALIBRATION, _WRITTEN = 256, 32
-#: Default tokens of the prompt with its text, and the smallest number that may be drawn behind it.
+#: Most tokens of the prompt with its text, and the smallest number that may be drawn behind it.
 MAX_LENGTH, _LEAST = 512, 8
 _BATCH = 8
 #: Largest size of one file of this form, in bytes.
@@ -62,7 +62,6 @@ def export_generator(
     public_texts: Sequence[str],
     seed: int,
     prompt: str = PROMPT,
-    max_length: int | None = None,
 ) -> None:
     """Write model.onnx (opset 17, float32, any batch and length), tokenizer.json and generator.json.
 
@@ -83,9 +82,8 @@ def export_generator(
         folder: Folder for the files; it is created if missing.
         public_texts: Public texts that decide the clipping bounds.
         seed: Seed that picks these texts.
-        prompt: Prompt with "{text}" at the place of the private text.
-        max_length: Tokens of the prompt with its text, which is cut to fit. None takes 512, or half of the model's
-            positions if it has fewer.
+        prompt: Prompt with "{text}" at the place of the private text, which is cut to fit. Both have 512 tokens, or
+            half of the model's positions (all, if it is an encoder-decoder model) where these are fewer.
 
     Raises:
         ValueError: The checkpoint cannot be read or exceeds a file of this form, the prompt has no place or no room for
@@ -97,7 +95,7 @@ def export_generator(
     weights = [*model.parameters(), model.get_output_embeddings().weight]  # the graph holds both embeddings
     if sum(weight.numel() for weight in weights) * 4 > _LARGEST:
         raise ValueError(f"generator: {checkpoint} has more than 2 GB of weights; take a smaller model")
-    about = _layout(model, tokenizer, prompt, max_length)
+    about = _layout(model, tokenizer, prompt)
     low, high = clip_bounds("generator", _logits(model, tokenizer, about, public_texts, seed))
     first = [] if about["start"] is None else ["encoder.onnx"]
     with in_one_step(folder, *first, "model.onnx", "tokenizer.json", "generator.json") as scratch:
@@ -106,14 +104,13 @@ def export_generator(
         write_about(scratch / "generator.json", about | {"low": low, "high": high})
 
 
-def _layout(model: Any, tokenizer: Any, prompt: str, max_length: int | None) -> dict[str, Any]:
+def _layout(model: Any, tokenizer: Any, prompt: str) -> dict[str, Any]:
     """Return the position of a prompt in the input, and the tokenizer's pieces.
 
     Args:
         model: Model of `read_generator`.
         tokenizer: Its tokenizer.
         prompt: Prompt with "{text}" at the place of the private text.
-        max_length: As in `export_generator`.
 
     Raises:
         ValueError: There is no room for a text, or the model lacks a token of the prompt.
@@ -133,11 +130,10 @@ def _layout(model: Any, tokenizer: Any, prompt: str, max_length: int | None) -> 
     if not before and not after:  # a text may be empty, but an input may not
         before = [padding]
     longest = positions(model)
-    if max_length is None:
-        max_length = MAX_LENGTH if longest is None else min(MAX_LENGTH, longest if two else longest // 2)
+    max_length = MAX_LENGTH if longest is None else min(MAX_LENGTH, longest if two else longest // 2)
     history = MAX_LENGTH if longest is None else longest - (1 if two else max_length)
-    if not len(before) + len(after) < max_length <= (longest or max_length) or history < _LEAST:
-        raise ValueError(f"generator: max-length {max_length} leaves no room for a text in the prompt, or behind it")
+    if len(before) + len(after) >= max_length or history < _LEAST:
+        raise ValueError("generator: the model has no room for a text in the prompt, or behind it")
     start = model.config.decoder_start_token_id if two else None
     if two and not (isinstance(start, int) and 0 <= start < pieces):
         raise ValueError("generator: the checkpoint does not say which token its decoder starts with")

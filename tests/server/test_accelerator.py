@@ -91,7 +91,7 @@ def everything(made: Path, out: Path) -> Iterator[Array]:
     model, tokenizer = masked_lm.load(made / "masked")
     yield np.array(masked_lm.bounds_of(model, tokenizer, TEXTS, seed=1, max_length=40))
     writer, tokenizer = generation.read_generator(made / "causal")
-    about = generation._layout(writer, tokenizer, generation.PARAPHRASE, None)
+    about = generation._layout(writer, tokenizer, generation.PARAPHRASE)
     yield torch.cat(list(generation._logits(writer, tokenizer, about, TEXTS, 1))).cpu().numpy()
     assert not any(weights.is_cuda for network in (model, writer) for weights in network.parameters())
 

@@ -128,7 +128,7 @@ def test_no_two_texts_make_a_whole_output_likelier_than_is_charged(causal: Gener
     ("change", "words"),
     [
         ({"prompt": "no place"}, r"must name \{text\} once"),
-        ({"max_length": 3}, "leaves no room"),
+        ({"prompt": "film " * 600 + "{text}"}, "has no room"),
         ({"public_texts": []}, "public texts are needed"),
     ],
 )
