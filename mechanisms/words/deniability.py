@@ -24,27 +24,23 @@ from mechanisms.mechanism import Uniforms
 
 #: Probabilities held at once: 32 MB.
 _CELLS = 2**22
+#: Share of the probability that the core of a word's outputs holds.
+_MASS = 0.95
 
 
 @dataclass(frozen=True, eq=False)
 class Deniability:
-    """Deniability of n words of a vocabulary of V.
+    """Deniability of n distinct words of a vocabulary of V, in as many draws of each.
 
     Attributes:
-        word_ids: (n,) distinct.
-        draws: Number of draws of each word.
-        mass: Share of the probability of `core`.
         stays: (n,) N_x, 0 for the unknown word, which is never an output.
-        distinct: (n,) S_x as the expected number of distinct outputs of `draws` draws.
-        core: (n,) S_x as the least number of outputs that hold a share `mass` of the probability. From draws it is that
-            of the empirical distribution, which is too small with few draws.
-        origins: (V,) S*_y, the expected number of the n words from which y comes within `draws` draws of each.
+        distinct: (n,) S_x as the expected number of distinct outputs of the draws.
+        core: (n,) S_x as the least number of outputs that hold a share `_MASS` of the probability. From draws it is
+            that of the empirical distribution, which is too small with few draws.
+        origins: (V,) S*_y, the expected number of the n words from which y comes within the draws of each.
         exact: Whether the figures are computed from probabilities, not from draws.
     """
 
-    word_ids: IntArray
-    draws: int
-    mass: float
     stays: FloatArray
     distinct: FloatArray
     core: IntArray
@@ -52,13 +48,13 @@ class Deniability:
     exact: bool
 
 
-def exact(mechanism: Any, word_ids: NDArray[Any], *, draws: int = 100, mass: float = 0.95) -> Deniability:
+def exact(mechanism: Any, word_ids: NDArray[Any], *, draws: int = 100) -> Deniability:
     """Compute the deniability from log_probs, in blocks of bounded memory.
 
     Raises:
         ValueError: The mechanism has no closed probabilities, or an argument is invalid.
     """
-    word_ids, draws, mass = _checked(mechanism, word_ids, draws, mass)
+    word_ids, draws = _checked(mechanism, word_ids, draws)
     if not has_probabilities(mechanism):
         raise ValueError(f"{mechanism.name}: has no closed probabilities; sample it")
     size = len(mechanism.vocabulary)
@@ -74,13 +70,13 @@ def exact(mechanism: Any, word_ids: NDArray[Any], *, draws: int = 100, mass: flo
             seen = -np.expm1(draws * np.log1p(-np.minimum(p, 1.0)))
         distinct[part] = seen.sum(axis=1)
         origins += seen.sum(axis=0)
-        core[part] = _core(p, mass)
-    return Deniability(word_ids, draws, mass, stays, distinct, core, origins, exact=True)
+        core[part] = _core(p)
+    return Deniability(stays, distinct, core, origins, exact=True)
 
 
-def tallied(mechanism: Any, word_ids: NDArray[Any], outputs: IntArray, *, mass: float = 0.95) -> Deniability:
+def tallied(mechanism: Any, word_ids: NDArray[Any], outputs: IntArray) -> Deniability:
     """Compute the deniability from the outputs (n, draws) of `draw`."""
-    word_ids, draws, mass = _checked(mechanism, word_ids, outputs.shape[1], mass)
+    word_ids, draws = _checked(mechanism, word_ids, outputs.shape[1])
     stays = (outputs == word_ids[:, None]).mean(axis=1)
     ordered = np.sort(outputs, axis=1)
     first = np.ones(ordered.shape, dtype=bool)
@@ -94,12 +90,9 @@ def tallied(mechanism: Any, word_ids: NDArray[Any], outputs: IntArray, *, mass: 
     counts[begins] = ends[1] - begins[1] + 1
     counts[ordered < 0] = 0
     return Deniability(
-        word_ids,
-        draws,
-        mass,
         stays=stays,
         distinct=run_starts.sum(axis=1).astype(np.float64),
-        core=_core(counts / draws, mass),
+        core=_core(counts / draws),
         origins=np.bincount(ordered[run_starts], minlength=len(mechanism.vocabulary)).astype(np.float64),
         exact=False,
     )
@@ -133,7 +126,7 @@ def stays(
         return out
     if rng is None:
         raise ValueError(f"{mechanism.name}: has no closed probabilities; give streams to sample it")
-    x, draws, _ = _checked(mechanism, word_ids, draws, 0.5)
+    x, draws = _checked(mechanism, word_ids, draws)
     shares: FloatArray = (draw(mechanism, x, draws=draws, rng=rng()) == x[:, None]).mean(axis=1)
     return shares
 
@@ -184,16 +177,16 @@ def calibrate(
     return math.exp(first)
 
 
-def _core(p: FloatArray, mass: float) -> IntArray:
-    """Return the number of the largest probabilities of each row that make `mass` of its sum, (n,)."""
+def _core(p: FloatArray) -> IntArray:
+    """Return the number of the largest probabilities of each row that make `_MASS` of its sum, (n,)."""
     sums = np.cumsum(-np.sort(-p, axis=1), axis=1)
-    share = mass * sums[:, -1:] * (1 - 1e-12)  # a sum that should be the mass exactly may round below it
+    share = _MASS * sums[:, -1:] * (1 - 1e-12)  # a sum that should be the mass exactly may round below it
     needed: IntArray = (sums < share).sum(axis=1).astype(np.int64) + (sums[:, -1] > 0)
     return needed
 
 
-def _checked(mechanism: Any, word_ids: NDArray[Any], draws: int, mass: float) -> tuple[IntArray, int, float]:
+def _checked(mechanism: Any, word_ids: NDArray[Any], draws: int) -> tuple[IntArray, int]:
     x = checks.word_ids(mechanism.name, word_ids, mechanism.vocabulary)
     if x.ndim != 1 or (x.size and x.min() < 0) or len(np.unique(x)) != len(x):
         raise ValueError("deniability: words must be a row of distinct word ids")
-    return x, checks.integer("deniability", "draws", draws, 1, 10**6), checks.real("deniability", "mass", mass, 0, 1)
+    return x, checks.integer("deniability", "draws", draws, 1, 10**6)

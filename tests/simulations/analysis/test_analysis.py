@@ -63,8 +63,9 @@ THREE = Given(((0.5, 0.5, 0.0), (0.0, 1.0, 0.0), (0.2, 0.2, 0.6)))
 # --- the figures
 
 
-def test_figures_of_three_words_are_those_of_pencil_and_paper():
-    figures = deniability.exact(THREE, np.arange(3), draws=2, mass=0.8)
+def test_figures_of_three_words_are_those_of_pencil_and_paper(monkeypatch):
+    monkeypatch.setattr(deniability, "_MASS", 0.8)
+    figures = deniability.exact(THREE, np.arange(3), draws=2)
     np.testing.assert_allclose(figures.stays, [0.5, 1.0, 0.6])
     # two draws: 1 - (1 - p)² summed over the outputs
     np.testing.assert_allclose(figures.distinct, [1.5, 1.0, 0.36 + 0.36 + 0.84])
@@ -74,11 +75,12 @@ def test_figures_of_three_words_are_those_of_pencil_and_paper():
     np.testing.assert_allclose(deniability.stays(THREE, np.array([2, 0])), [0.6, 0.5])
 
 
-def test_tallies_are_those_of_a_set():
+def test_tallies_are_those_of_a_set(monkeypatch):
+    monkeypatch.setattr(deniability, "_MASS", 0.5)
     rng = np.random.default_rng(3)
     outputs = rng.integers(0, 60, (40, 30))
     outputs[3] = 3
-    figures = deniability.tallied(SanText(1.0, SIXTY), np.arange(40), outputs, mass=0.5)
+    figures = deniability.tallied(SanText(1.0, SIXTY), np.arange(40), outputs)
     np.testing.assert_array_equal(figures.distinct, [len(set(row)) for row in outputs.tolist()])
     np.testing.assert_array_equal(figures.origins, [sum(y in row for row in outputs.tolist()) for y in range(60)])
     np.testing.assert_array_equal(figures.stays, [(row == i).mean() for i, row in enumerate(outputs)])
