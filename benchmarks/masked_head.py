@@ -55,7 +55,7 @@ def masked_accuracy(checkpoint: str | Path, texts: Sequence[str]) -> tuple[float
     """Return the accuracy of the likeliest piece at a mask beside the whole text, and that of the best constant."""
     model, tokenizer, _ = read(checkpoint)
     about, rng = layout(model, tokenizer), np.random.default_rng([0, 1])
-    rows = aligned(tokenizer, about, texts, 96)
+    rows = aligned(tokenizer, about, texts, None, 96)
     right, answers = 0, []
     with torch.no_grad():
         for start in range(0, len(rows), 32):

@@ -80,9 +80,11 @@ class PublicRewriter(Protocol):
         """
         ...
 
-    @property
-    def model(self) -> str:
-        """Return the checkpoint that an end-to-end training starts from."""
+    def checkpoint(self, text: TextMechanism, texts: Sequence[Text]) -> str | Path:
+        """Return the checkpoint that an end-to-end training starts from.
+
+        It may have been trained on the sanitized texts.
+        """
         ...
 
 

@@ -57,8 +57,10 @@ def sanitized_text(public: Public, channels: Channels, training: Training, *, fo
         return None
     from server.training.end_to_end import check, head_on_text, train_on_text
 
-    # before users spend budget on a training that cannot run
-    check(rewriter.model, dim=dim, max_length=training.max_length)
+    checkpoint = rewriter.checkpoint(mechanism, public.texts)
+    check(
+        checkpoint, dim=dim, max_length=training.max_length
+    )  # before users spend budget on a training that cannot run
     batch = None
     if channels.teaching:
         batch = yield channels.texts(rewriter, stage="train", split="train", label=True)
@@ -82,9 +84,9 @@ def sanitized_text(public: Public, channels: Channels, training: Training, *, fo
     }
     if TRAIN_ENCODER.of(training.options):
         common.update(training.descent, dim=dim, epochs=training.epochs, batch_size=training.batch_size)
-        pipeline = train_on_text(rewriter.model, texts, np.concatenate(labels), **common)
+        pipeline = train_on_text(checkpoint, texts, np.concatenate(labels), **common)
     else:
-        pipeline = head_on_text(rewriter.model, texts, np.concatenate(labels), **common)
+        pipeline = head_on_text(checkpoint, texts, np.concatenate(labels), **common)
     return TextModel(channels, rewriter, pipeline)
 
 

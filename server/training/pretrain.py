@@ -1,8 +1,8 @@
-"""Training of a masked language model, and of its prediction head, on public text."""
+"""Sanitization-aware pretraining: a masked language model reads sanitized public text and predicts the original."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ LR, BARE_LR = 5e-5, 2e-4
 #: Share of batches with the whole text in front, if `paired`.
 PAIRED = 0.7
 
+Sanitizer = Callable[[Sequence[str]], Sequence[str]]
 Word = tuple[int, ...]
 
 
@@ -31,17 +32,19 @@ def pretrain(
     texts: Sequence[str],
     folder: str | Path,
     *,
+    sanitizer: Sanitizer | None = None,
     steps: int = 500,
     lr: float | None = None,
     batch_size: int = 32,
     max_length: int = 96,
     seed: int,
 ) -> Path:
-    """Train a masked language model on *public* texts to predict masked words.
+    """Train a masked language model on sanitized *public* texts to predict the original words.
 
-    15 % of the words, at least one of a text, are masked (80 %), replaced by chance (10 %) or left (10 %). A masked
-    word has as many masks as it has pieces. In 7 of 10 batches, each text has its whole copy in front of it: the input
-    of DP-MLM (Meisenbacher et al. 2024, Algorithm 1). Texts are cut so that two of them fit into max_length pieces.
+    15 % of the words, at least one of a text, are masked (80 %), replaced by chance (10 %) or left as the sanitizer
+    wrote them (10 %). A masked word has as many masks as the original has pieces. In 7 of 10 batches, each text has its
+    whole sanitized copy in front of it: the input of DP-MLM (Meisenbacher et al. 2024, Algorithm 1). Texts are cut so
+    that two of them fit into max_length pieces.
 
     The checkpoint may lack a prediction head. A head is then made, with output embeddings tied to the input ones, and a
     BERT's second text gets the positions of the first (`server.masked_lm.layout`). The model soon finds words that face
@@ -56,6 +59,8 @@ def pretrain(
         checkpoint: Checkpoint that training starts from.
         texts: Words with spaces between.
         folder: Folder for the result, with its head.
+        sanitizer: Function from texts to texts with the same number of words, in the same places. None trains on the
+            texts themselves.
         steps: Number of batches, over as many epochs as they take.
         lr: Learning rate of the encoder. None takes 5e-5, or 2e-4 for an encoder that never had a head.
         batch_size: Texts of a batch.
@@ -67,6 +72,8 @@ def pretrain(
 
     Raises:
         ValueError: The arguments do not fit, or the checkpoint cannot be read. The message is one line.
+
+    Source: Yue et al. 2021, section 4.4.
     """
     if steps < 1 or batch_size < 1:
         raise ValueError(f"pretraining: steps and batch-size must be at least 1, got {steps} and {batch_size}")
@@ -75,7 +82,7 @@ def pretrain(
         if not complete and model.config.model_type == "bert":
             setattr(model.config, ALIGNED, True)
         about = layout(model, tokenizer)
-        rows = aligned(tokenizer, about, texts, max_length)
+        rows = aligned(tokenizer, about, texts, sanitizer, max_length)
         rng = np.random.default_rng([seed, 0])
 
         def loss(at: np.ndarray) -> torch.Tensor:
@@ -106,19 +113,28 @@ def _optimizer(model: Any, lr: float) -> torch.optim.Optimizer:
     return torch.optim.AdamW([{"params": body, "lr": lr}, {"params": head, "lr": HEAD_LR}], fused=True)
 
 
-def aligned(tokenizer: Any, about: dict[str, Any], texts: Sequence[str], max_length: int) -> list[list[Word]]:
-    """Return the pieces of each word, cut so that two such texts fit."""
+def aligned(
+    tokenizer: Any, about: dict[str, Any], texts: Sequence[str], sanitizer: Sanitizer | None, max_length: int
+) -> list[list[tuple[Word, Word]]]:
+    """Return (original pieces, sanitized pieces) of each word, cut so that two such texts fit."""
     room = (max_length - sum(len(about[name]) for name in ("before", "between", "after"))) // 2
+    sanitized = texts if sanitizer is None else sanitizer(texts)
+    if len(sanitized) != len(texts):
+        raise ValueError(f"pretraining: the sanitizer gave {len(sanitized)} texts for {len(texts)}")
     words = [text.split() for text in texts]
-    distinct = sorted({word for text in words for word in text})
+    others = [text.split() for text in sanitized]
+    for i, (a, b) in enumerate(zip(words, others, strict=True)):
+        if len(a) != len(b):
+            raise ValueError(f"pretraining: text {i} has {len(a)} words, and {len(b)} after the sanitizer")
+    distinct = sorted({word for text in (*words, *others) for word in text})
     read = pieces_of(tokenizer, [" " + word for word in distinct])
     pieces = {word: tuple(ids) for word, ids in zip(distinct, read, strict=True)}
     rows = []
-    for text in words:
-        row = [pieces[word] for word in text if pieces[word]]
-        fits = np.cumsum([len(word) for word in row]) <= room
+    for a, b in zip(words, others, strict=True):
+        pairs = [(pieces[x], pieces[y]) for x, y in zip(a, b, strict=True) if pieces[x] and pieces[y]]
+        fits = np.cumsum([max(len(x), len(y)) for x, y in pairs]) <= room
         if fits.any():
-            rows.append(row[: int(fits.sum())])
+            rows.append(pairs[: int(fits.sum())])
     if not rows:
         raise ValueError("pretraining: public texts with at least one word are needed")
     return rows
@@ -127,7 +143,7 @@ def aligned(tokenizer: Any, about: dict[str, Any], texts: Sequence[str], max_len
 def predictions(
     model: Any,
     about: dict[str, Any],
-    rows: list[list[Word]],
+    rows: list[list[tuple[Word, Word]]],
     rng: np.random.Generator,
     *,
     paired: bool,
@@ -145,17 +161,17 @@ def predictions(
         chosen[rng.integers(len(row))] |= not chosen.any()
         kind = np.searchsorted(np.cumsum(shares), rng.random(len(row)), side="right")
         shown: list[int] = []
-        for word, hidden, what in zip(row, chosen, kind, strict=True):
+        for (original, sanitized), hidden, what in zip(row, chosen, kind, strict=True):
             if hidden:
-                places += [(i, len(shown) + j) for j in range(len(word))]
-                targets += word
-            if not hidden or what == 2:
-                shown += word
+                places += [(i, len(shown) + j) for j in range(len(original))]
+                targets += original
+            if not hidden or (what == 2 and len(sanitized) == len(original)):
+                shown += sanitized
             elif what == 1:
-                shown += rng.integers(model.config.vocab_size, size=len(word)).tolist()
+                shown += rng.integers(model.config.vocab_size, size=len(original)).tolist()
             else:
-                shown += [about["mask"]] * len(word)
-        pairs.append(([piece for word in row for piece in word] if paired else None, shown))
+                shown += [about["mask"]] * len(original)
+        pairs.append(([p for _, sanitized in row for p in sanitized] if paired else None, shown))
     inputs, starts = inputs_of(about, pairs)
     row_of = torch.tensor([i for i, _ in places])
     column = torch.tensor([starts[i] + j for i, j in places])

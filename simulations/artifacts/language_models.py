@@ -14,13 +14,19 @@ import io
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from client.models import language_models
+from client.models.tokens import tokenize
+from mechanisms.mechanism import parameters
 from mechanisms.pieces import Text
+from mechanisms.streams import SimulationStreams
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.text import KEPT, TextMechanism
 from simulations.artifacts.cache import folder_once, made_by
 from simulations.artifacts.encoder import LIBRARIES
 from simulations.artifacts.vocabulary import MINILM
@@ -108,6 +114,7 @@ def masked_lm_folder(
     public_texts: Sequence[Text],
     *,
     seed: int,
+    sanitizer: TextMechanism | None = None,
     steps: int = 500,
     max_length: int = 256,
 ) -> Path:
@@ -121,6 +128,9 @@ def masked_lm_folder(
         model: Checkpoint.
         public_texts: Public texts.
         seed: Seed of the training.
+        sanitizer: Text mechanism, or None. With one, the model learns to predict the original word in text that this
+            mechanism sanitized, and its trained checkpoint lies in the folder `checkpoint` within. Its length mechanism
+            is left out, so words stay in their places.
         steps: Batches of the training.
         max_length: Most tokens that the model reads.
     """
@@ -130,21 +140,51 @@ def masked_lm_folder(
     from server.training.pretrain import pretrain
 
     texts = _sides(public_texts)
-    about = [fingerprint(model), texts, seed, steps, max_length]
-    about += [made_by(("server.masked_lm", "server.training.pretrain"), LIBRARIES), device().type]
+    kept = None if sanitizer is None else replace(sanitizer, length=KEPT)
+    if kept is not None and kept.word.reads:
+        raise UserError(f"masked-lm: {kept.name} reads {', '.join(kept.word.reads)}; pretrain with another mechanism")
+    about = [fingerprint(model), texts, seed, None if kept is None else parameters(kept), steps, max_length]
+    # only the training target with a sanitizer depends on the mechanisms' draws
+    drawn = ["simulations.artifacts.language_models"] if kept is not None else []
+    about += [made_by(("server.masked_lm", "server.training.pretrain", *drawn), LIBRARIES), device().type]
 
     def make(folder: Path) -> None:
         checkpoint: str | Path = model
-        if not read(model)[2]:
-            log.info(
-                f"training {model} on {len(texts):,} public texts to have a prediction head: {steps} batches; kept for "
-                "later runs"
+        if kept is not None or not read(model)[2]:
+            why = "to restore sanitized words" if kept is not None else "to have a prediction head"
+            log.info(f"training {model} on {len(texts):,} public texts {why}: {steps} batches; kept for later runs")
+            clean, noisy = (texts, texts) if kept is None else sanitized(texts, kept, seed=seed)
+            checkpoint = pretrain(
+                model, clean, folder / "checkpoint", sanitizer=lambda _: noisy, steps=steps, seed=seed
             )
-            checkpoint = pretrain(model, texts, folder / "checkpoint", steps=steps, seed=seed)
         log.info(f"exporting the masked language model {model}")
         export_masked_lm(checkpoint, folder, public_texts=texts, seed=seed, max_length=max_length)
 
     return folder_once("masked-lms", about, make)
+
+
+def sanitized(texts: Sequence[str], text: TextMechanism, *, seed: int) -> tuple[list[str], list[str]]:
+    """Return (the texts' words, the draws of `text` for each), with spaces between.
+
+    Word i of one corresponds to word i of the other. A word that is unknown or not drawn is the vocabulary's own
+    unknown word.
+    """
+    vocabulary: Vocabulary = text.vocabulary
+    x = np.full((len(texts), text.tokens), NOTHING, dtype=np.int64)
+    clean = []
+    for row, item in enumerate(texts):
+        result = [(word, vocabulary.word_id(word)) for word in tokenize(item, vocabulary)]
+        result = [(word, number) for word, number in result if not text.dropped[number]][: text.tokens]
+        x[row, : len(result)] = [number for _, number in result]
+        clean.append(" ".join(word for word, _ in result))
+    people = np.arange(len(texts))
+    rng = SimulationStreams(seed).rows(people, np.zeros_like(people), stage="pretraining", channel="text")
+    drawn = text.sample(x, rng=rng)
+    noisy = [
+        " ".join(vocabulary.words[w] if w != NOTHING else "[UNK]" for w in row[: int((word_ids != NOTHING).sum())])
+        for row, word_ids in zip(drawn, x, strict=True)
+    ]
+    return clean, noisy
 
 
 def _sides(texts: Sequence[Text]) -> list[str]:

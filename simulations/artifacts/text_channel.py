@@ -51,6 +51,8 @@ class StudyRewriter:
         masked_lm: Folder of the language models that arms read (`client.models.language_models`), or None.
         declaration: Replacement of the declarations of these models, or None.
         model: Checkpoint from which end-to-end training starts.
+        pretrain: Number of batches in which the model first learns to restore sanitized public text, or None.
+        seed: Seed of that training.
     """
 
     vocabulary: Vocabulary
@@ -58,6 +60,8 @@ class StudyRewriter:
     masked_lm: Path | None = None
     declaration: Mapping[str, Any] | None = None
     model: str = ""
+    pretrain: int | None = None
+    seed: int = 0
 
     def mechanism(self, arm: Arm) -> TextMechanism:
         """Return the text mechanism of an arm.
@@ -101,6 +105,14 @@ class StudyRewriter:
         )
         return text.texts(drawn)
 
+    def checkpoint(self, text: TextMechanism, texts_: Sequence[Text]) -> str | Path:
+        """Return the encoder as it is, or pretrained on sanitized public text."""
+        if self.pretrain is None:
+            return self.model
+        read = as_lines(texts_) if text.sides == 1 else texts_
+        folder = masked_lm_folder(self.model, read, seed=self.seed, sanitizer=text.side, steps=self.pretrain)
+        return folder / "checkpoint"
+
 
 def prepare_rewriter(experiment: Experiment, public: Sequence[Text], *, to_price: bool = False) -> StudyRewriter | None:
     """Return the vocabulary and the language models of a run; None if no arm releases texts.
@@ -140,7 +152,15 @@ def rewriter_to_price(experiment: Experiment, public: Sequence[Text]) -> StudyRe
 
 def saved_rewriter(experiment: Experiment, folder: Path, *, masked_lm: Path | None = None) -> StudyRewriter:
     """Return what `prepare_rewriter` made, from the folders of the vocabulary and of the language models."""
-    return StudyRewriter(vocabularies.load_cached(folder), folder, masked_lm, model=experiment.encoder.model)
+    settings = experiment.text
+    return StudyRewriter(
+        vocabularies.load_cached(folder),
+        folder,
+        masked_lm,
+        model=experiment.encoder.model,
+        seed=experiment.seed,
+        pretrain=settings.pretrain_steps if settings.pretrain else None,
+    )
 
 
 def as_lines(texts: Sequence[Text]) -> list[str]:

@@ -17,7 +17,7 @@ from server.protocols.statistics import SAME
 from server.training.descent import DPSGD
 from simulations.errors import UserError
 from simulations.experiment import values
-from simulations.experiment.arm import Arm, ArmSetup, curator_of, trial_text_of
+from simulations.experiment.arm import Arm, ArmSetup, curator_of, released_text, trial_text_of
 from simulations.experiment.names import either, key, slug
 from simulations.experiment.preflight import check_prices, check_requests
 from simulations.experiment.sections import (
@@ -119,6 +119,17 @@ class Experiment:
                 f'encoder.precision: "{self.encoder.precision}" is of what users encode, and with training.protocol = '
                 f'"{self.training.way}" they encode nothing; remove it'
             )
+        if self.text.pretrain and not protocol.releases_text:
+            raise UserError(f"text.pretrain: needs training.protocol = {_named(lambda it: it.releases_text)}")
+        if self.text.pretrain and public.fraction == 0:
+            raise UserError("text.pretrain: needs public text, and data.public.fraction is 0")
+        for arm in self.arms if self.text.pretrain else ():
+            word = None if arm.text is None else released_text(arm, trial_text_of(arm), "train").word
+            if word is not None and word.reads:
+                raise UserError(
+                    f'arm "{arm.name}": text: {word.name} reads a {", ".join(word.reads)}, and text.pretrain restores '
+                    "what a mechanism without one makes of words; remove text.pretrain"
+                )
 
     def _check_users(self) -> None:
         users, stages = self.population.users, self.training.stages

@@ -423,6 +423,8 @@ class TextChannel(Section):
             of Utpala et al. 2023.
         paraphraser: Checkpoint of `dp-paraphrase`: "none", a folder, or a hub name.
         paraphraser-prompt: Text around the private text, which it names {text}. Where it is not given: nothing.
+        pretrain: True if the checkpoint first learns to restore the words of sanitized *public* text.
+        pretrain-steps: Number of batches of this pretraining.
     """
 
     place: ClassVar[str] = "text"
@@ -432,6 +434,8 @@ class TextChannel(Section):
     prompt: str | None = setting(values.text)
     paraphraser: str = setting(values.text, NONE)
     paraphraser_prompt: str | None = setting(values.text)
+    pretrain: bool = setting(values.flag, False)
+    pretrain_steps: int = setting(values.whole(1), 500)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,11 +15,13 @@ from client.draw import private_arguments
 from client.models.language_models import MASKED_LM, MaskedLM, identity
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_mlm import DpMlm
+from mechanisms.words.tables import RandomSubstitution, Verbatim
 from mechanisms.words.text import TextMechanism
 from server.masked_lm import ALIGNED, export_masked_lm, inputs_of, layout
 from server.text_batches import pieces_of
 from server.training.pretrain import pretrain
-from simulations.artifacts.language_models import masked_lm_folder
+from simulations.artifacts.language_models import masked_lm_folder, sanitized
+from simulations.errors import UserError
 from tests.support.tiny_models import WORDS, reviews, tiny_bert, tiny_masked_lm
 
 PUBLIC = reviews(60, seed=1)[0]
@@ -215,6 +217,11 @@ def test_private_arguments_are_what_the_mechanism_reads(exported):
 # --- training
 
 
+def noisy(texts):
+    """A sanitizer of sorts: every other word is "the"."""
+    return [" ".join("the" if i % 2 else w for i, w in enumerate(t.split())) for t in texts]
+
+
 @pytest.mark.slow
 def test_pretraining_teaches_the_original_words_and_gives_a_head(tmp_path, lines):
     """A bare encoder; in each text one word says which words there are, so that a client's mask can be guessed."""
@@ -234,16 +241,19 @@ def test_pretraining_teaches_the_original_words_and_gives_a_head(tmp_path, lines
 def test_pretraining_is_repeatable_and_leaves_torch_alone(tmp_path):
     bare = tiny_bert(tmp_path / "bare")
     state = torch.random.get_rng_state()
-    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
-        pretrain(bare, PUBLIC, tmp_path / name, steps=4, seed=seed, max_length=40)
+    for name in ("a", "b"):
+        pretrain(bare, PUBLIC, tmp_path / name, sanitizer=noisy, steps=4, seed=5, max_length=40)
     assert torch.equal(state, torch.random.get_rng_state())
-    first, same, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in "abc")
-    assert first == same != other
+    assert (tmp_path / "a" / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
+    pretrain(bare, PUBLIC, tmp_path / "c", steps=4, seed=5, max_length=40)
+    assert (tmp_path / "a" / "model.safetensors").read_bytes() != (tmp_path / "c" / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize(
     ("texts", "change", "words"),
     [
+        (["a film"], {"sanitizer": lambda _: ["a"]}, "text 0 has 2 words, and 1 after the sanitizer"),
+        (["a film"], {"sanitizer": lambda _: []}, "the sanitizer gave 0 texts for 1"),
         (["", " "], {}, "at least one word"),
         (["a film"], {"steps": 0}, "steps and batch-size"),
     ],
@@ -259,10 +269,23 @@ def test_what_does_not_fit_is_refused(checkpoint, tmp_path, texts, change, words
 @pytest.mark.slow
 def test_a_bare_encoder_becomes_a_folder_for_clients_once(tmp_path, monkeypatch, lines):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    bare = tiny_bert(tmp_path / "bare")
-    first, again, other = (masked_lm_folder(bare, PUBLIC, seed=1, steps=n, max_length=40) for n in (4, 4, 5))
-    assert first == again != other and sum("exporting" in line for line in lines) == 2
-    assert MaskedLM(first).identity != MaskedLM(other).identity
+    bare, text = tiny_bert(tmp_path / "bare"), TextMechanism(RandomSubstitution(V), tokens=20)
+    plain, noisy, again = (
+        masked_lm_folder(bare, PUBLIC, seed=1, sanitizer=by, steps=4, max_length=40) for by in (None, text, text)
+    )
+    assert noisy == again != plain and sum("exporting" in line for line in lines) == 2
+    assert (noisy / "checkpoint" / "model.safetensors").is_file()
+    assert MaskedLM(plain).identity != MaskedLM(noisy).identity
+    with pytest.raises(UserError, match="dp-mlm reads scores"):
+        masked_lm_folder(bare, PUBLIC, seed=1, sanitizer=TextMechanism(DpMlm(1.0, 0.0, 1.0, V)))
+
+
+def test_sanitized_public_texts_keep_their_words_in_place():
+    text = TextMechanism(RandomSubstitution(V), tokens=4, length="kept", punctuation="drop")
+    clean, noisy = sanitized(["the elephant . was good .", "", "a very very bad film"], text, seed=1)
+    assert clean == ["the elephant was good", "", "a very very bad"]
+    assert [len(t.split()) for t in noisy] == [4, 0, 4]
+    assert sanitized(["the elephant"], TextMechanism(Verbatim(V), length="kept"), seed=1)[1] == ["the [UNK]"]
 
 
 def test_a_checkpoint_with_a_head_is_exported_as_it_is(checkpoint, exported, tmp_path, monkeypatch):

@@ -72,7 +72,7 @@ def text_prepared(study: Experiment, shared: Path) -> Prepared:
 
     rows = np.tile(np.arange(TEST, dtype=np.int64), repeats)
     folder = installed(shared / "words")
-    rewriter = StudyRewriter(vocabularies.load_cached(folder), folder, model=study.encoder.model)
+    rewriter = StudyRewriter(vocabularies.load_cached(folder), folder, model=study.encoder.model, seed=study.seed)
     words = [trial_text_of(arm).word for arm in study.arms if arm.text is not None]
     kinds = sorted({language_models.kind_of(word) for word in words if word.reads})
     made = {kind: _made(study, kind) for kind in kinds}

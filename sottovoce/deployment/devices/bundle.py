@@ -193,6 +193,8 @@ def _first_request(experiment: Experiment, arm: Arm, public: Public) -> Request:
     texts = arm.public_only and arm.text is not None  # whose question is the same, and its model takes an hour
     setup = experiment.setup(replace(arm, way=None) if texts else arm)
     training = training_of(experiment)
+    if isinstance(public.rewriter, StudyRewriter):  # the request does not depend on this pretraining
+        public = replace(public, rewriter=replace(public.rewriter, pretrain=None))
     with threadpool_limits(1, user_api="blas"):  # as in a training server, whose maps must be equal to the last bit
         protocol = protocol_of(setup, training, public, folder=Path())
         try:

@@ -24,6 +24,7 @@ from simulations.artifacts.ways import channels_of, protocol_of
 from simulations.errors import UserError
 from simulations.experiment import Experiment, sections
 from simulations.run.collect import FlowerUsers
+from sottovoce.deployment.devices.bundle import _first_request
 from tests.support.studies import (
     CLASSES,
     PRIOR,
@@ -196,6 +197,27 @@ def test_what_fits_is_asked_for(bottleneck: int | str, shared: Path) -> None:
         next(steps_of(study, gone))
 
 
+def test_a_bundle_does_not_wait_for_pretraining(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But a training server does, before it asks: pretraining may fail too."""
+    study = text_study(shared, TEXT, text={"pretrain": True})
+    public = text_prepared(study, shared).public
+    public = replace(public, rewriter=replace(public.rewriter, pretrain=5))
+
+    def refuse(*args: object, **given: object) -> Path:
+        raise ValueError("pretraining: no")
+
+    monkeypatch.setattr("simulations.artifacts.text_channel.masked_lm_folder", refuse)
+    assert _first_request(study, study.arms[0], public).channels == ("text", "label")
+    with pytest.raises(ValueError, match=r"^pretraining: no$"):
+        next(steps_of(study, public))
+
+
 def test_settings_that_contradict_a_training_on_texts_are_refused(shared: Path) -> None:
     with pytest.raises(UserError, match=r"^encoder.layers: does not go with training.protocol"):
         text_study(shared, TEXT, training={"protocol": "sanitized-text"}, encoder={"layers": [1, 2]})
+    arm = {"name": "a", "text": {"mechanism": "dp-mlm", "epsilon": 5.0, "tokens": 8}}
+    sections: dict[str, Any] = {"text": {"pretrain": True, "masked-lm": "bundled"}}
+    with pytest.raises(UserError, match=r'^arm "a": text: dp-mlm reads a .*; remove text.pretrain$'):
+        text_study(shared, arm, **sections)
+    clear = text_study(shared, arm | {"perturb": "test", "reference": True}, **sections)
+    assert isinstance(clear, Experiment)  # training users' texts are as they stand
