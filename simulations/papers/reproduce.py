@@ -60,7 +60,7 @@ class Item:
         protocol: Training protocol.
         measure: Measure that is compared.
         hours: Reason why its arms take so long that a run of the whole paper leaves them out; "" if it includes them.
-        training: Keys of an experiment's [training] table that differ from the usual ones.
+        changes: Overrides of its experiment, as "text.pretrain=true" (`toml.load`).
     """
 
     name: str
@@ -71,7 +71,7 @@ class Item:
     protocol: str = "sanitized-text"
     measure: str = "accuracy"
     hours: str = ""
-    training: Mapping[str, Any] = field(default_factory=dict)
+    changes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,6 @@ def experiment_of(paper: Paper, item: Item, size: Size, *, data: Path, rows: int
             "epochs": 1 if size.quick else 3,
             "acknowledge-not-private": item.protocol == "paper",
             **({"train-encoder": True} if item.protocol == "sanitized-text" else {}),
-            **item.training,
         },
         "text": {"words": str(data / _GLOVE) if item.words == "glove" else "checkpoint", "masked-lm": "minilm"},
         "shuffle": {"enabled": False},
@@ -212,7 +211,7 @@ def experiment_of(paper: Paper, item: Item, size: Size, *, data: Path, rows: int
         },
         "arm": [_arm(arm) for arm in arms_of(item, size)],
     }
-    for change in size.changes:
+    for change in (*item.changes, *size.changes):
         override_key(table, change)
     return from_table(table)
 

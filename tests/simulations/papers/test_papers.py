@@ -115,7 +115,7 @@ def test_the_command_goes_on_with_what_was_stopped_and_takes_any_size(
 
     monkeypatch.setattr("simulations.run.simulate.simulate", lambda study, folder: ran(study.population.users, folder))
     monkeypatch.setattr("simulations.run.simulate.resume", lambda folder: ran("resumed", folder))
-    command = ["reproduce", "yue-2021", "--table", "SST-2", "--data", str(data), "--out", str(tmp_path / "runs")]
+    command = ["reproduce", "yue-2021", "--table", "1", "--data", str(data), "--out", str(tmp_path / "runs")]
     assert cli.main([*command, "--rows", "300", "--set", "training.epochs=2"]) == 0
     assert "- a run of 300 training and" in (page := capsys.readouterr().out) and "training.epochs=2" in page
     begun = tmp_path / "runs" / "yue-2021-table-1-sst-2-2000.part" / "unfinished"
