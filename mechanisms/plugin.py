@@ -99,6 +99,8 @@ class OwnMechanism:
     def guarantee(self) -> Guarantee:
         """Return the theorem of the metric."""
         own: Any = self
+        if own.epsilon == math.inf:
+            raise ValueError(f"{self.name}: epsilon must be finite, got inf")
         delta = getattr(own, "numeric_delta", None)
         if delta is None:
             delta = categorical.numeric_delta(own.classes if hasattr(own, "classes") else len(own.vocabulary))

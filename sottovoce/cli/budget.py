@@ -391,11 +391,8 @@ def lines(findings: Mapping[str, Any]) -> list[str]:
 
     output = [f"{findings['name']}, protocol {findings['way']}", ""]
     if "point" in findings:
-        output = [
-            "",
-            f"sweep, {', '.join(f'{key} = {value}' for key, value in findings['point'].items())}: {output[0]}",
-            "",
-        ]
+        point = ", ".join(["sweep", *(f"{key} = {value}" for key, value in findings["point"].items())])
+        output = ["", f"{point}: {output[0]}", ""]
     for name, part in findings["parts"].items():
         output.append(f"{name:<8} {part['rows']:>9,} texts: {_classes(part)}")
     if findings["dropped"]:

@@ -189,7 +189,8 @@ def _resume(out: str, ray_address: str | None, as_json: bool, track: Sequence[st
     show_progress()
     with _stdout_is_stderr():
         results = resume(out, ray_address=ray_address)
-    _show(results, out, as_json, trackers)
+    finished = out if Path(out).exists() else out.rstrip("/").removesuffix(".part")  # RUN.part is renamed to RUN
+    _show(results, finished, as_json, trackers)
 
 
 def _show(results: dict[str, Any], out: str, as_json: bool, trackers: Sequence[Tracker]) -> None:

@@ -139,6 +139,7 @@ SAID = {
     "    guarantee = property(lambda self: self.nothing)\n"
     "    privacy_loss = lambda self, distance=None: 1\n": "fails with",
     METRIC + "    def __post_init__(self):\n        1 / 0\n": "fails with",
+    METRIC + "    def __post_init__(self):\n        self.__dict__['epsilon'] = float('inf')\n": "must be finite",
 }
 
 

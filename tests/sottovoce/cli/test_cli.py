@@ -236,9 +236,10 @@ def test_a_run_that_was_interrupted_says_how_to_go_on_and_does(
         assert "the run is not finished; continue it with: sottovoce simulate --resume results" in said
 
     again = replace_run(monkeypatch, stopping(None))
-    assert cli.main(["simulate", "--resume", "results", "--json"]) == 0 and seen[:1] == again
+    assert cli.main(["simulate", "--resume", "results.part", "--json"]) == 0 and seen[:1] == again
     captured = capfd.readouterr()
     assert json.loads(captured.out) == json.loads((place / "results" / "results.json").read_text())
+    assert captured.err.endswith("results: results\n")
     assert [p.name for p in place.iterdir() if p.name.startswith("results")] == ["results"]
     assert cli.main(["simulate", "--resume", "results"]) == 2 and "is finished already" in capfd.readouterr().err
 
