@@ -124,6 +124,8 @@ def reproduce(
     items = chosen(paper, table)
     out.mkdir(parents=True, exist_ok=True)
     result = reproduce(paper, items, size, data=data, out=out, run=gone_on)
+    if all(comparison.why for comparison in result):
+        raise UserError(f"{name}: nothing was run: {result[0].why}")
     if as_json:
         keys = ("arm", "paper", "ours", "error")
         tables = {item.item: [dict(zip(keys, row, strict=True)) for row in item.rows] for item in result}

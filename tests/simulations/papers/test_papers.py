@@ -128,3 +128,5 @@ def test_the_command_goes_on_with_what_was_stopped_and_takes_any_size(
     for wrong in (["--quick", "--rows", "300"], ["--rows", "99"], ["--rows", "most"]):
         assert cli.main([*command, *wrong]) == 2
         assert "--rows" in capsys.readouterr().err
+    assert cli.main([*command, "--data", str(tmp_path / "nowhere")]) == 2
+    assert "nothing was run: " in capsys.readouterr().err
