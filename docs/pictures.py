@@ -86,7 +86,7 @@ def papers() -> None:
     points: dict[str, list[tuple[float, float]]] = {}
     for line in (ROOT / "docs" / "papers.md").read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) != 5 or not re.search(r"\d", cells[2]):
+        if len(cells) != 6 or not re.search(r"\d", cells[2]):
             continue
         theirs, ours = (
             [float(number.replace("−", "-")) for number in re.findall(r"−?\.\d+", cell)] for cell in cells[2:4]
