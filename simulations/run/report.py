@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +163,7 @@ def notes(results: Results) -> list[str]:
         lines.append(f"Words replaced or removed: {'; '.join(_perturbed(arm) for arm in arms if arm.perturbed)}.")
     others = (arm for arm in arms if not _asked_in_vain(arm))
     lines += [f"{arm.name}: {lost}." for arm in others if (lost := _lost(arm))]
-    return lines + [f"{line}." for line in undelivered(results)]
+    return lines + [f"{line}." for line in undelivered(arms_of(results))]
 
 
 def _perturbed(arm: ArmResult) -> str:
@@ -175,11 +175,11 @@ def _perturbed(arm: ArmResult) -> str:
     )
 
 
-def undelivered(results: Mapping[str, Any]) -> list[str]:
+def undelivered(arms: Iterable[ArmResult]) -> list[str]:
     """Return a line for each arm with users none of whom reached the server."""
     return [
         f"{arm.name}: none of {arm.users:,} users was delivered ({_lost(arm) or 'nothing came back'})"
-        for arm in arms_of(results)
+        for arm in arms
         if _asked_in_vain(arm)
     ]
 

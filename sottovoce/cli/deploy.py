@@ -12,7 +12,18 @@ from typing import Annotated
 
 import typer
 
-from sottovoce.cli.options import AsJson, Authority, Data, File, OneArm, Set, SuperLink, overrides, show_progress
+from sottovoce.cli.options import (
+    AsJson,
+    Authority,
+    Data,
+    File,
+    OneArm,
+    Set,
+    SuperLink,
+    end_undelivered,
+    overrides,
+    show_progress,
+)
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +60,7 @@ def up_(
     experiment = load(file, overrides(set_, data))
     out = out or Path("runs") / f"deploy-{slug(experiment.name)}-{datetime.now():%Y%m%d-%H%M%S}"
     with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
+        from simulations.experiment.result import arms_of
         from simulations.run import report
         from sottovoce.deployment import local as deploy
 
@@ -64,6 +76,7 @@ def up_(
     report.say(results, out, "Results, ledgers and logs", as_json=as_json)
     if hint is not None:
         print(f"Everything but the training server is up.\n{hint}", file=sys.stderr if as_json else sys.stdout)
+    end_undelivered(arms_of(results))
 
 
 @app.command("down", epilog="Example: sottovoce deploy down deployed")
@@ -259,6 +272,7 @@ def train(
             training = training_of(experiment)
             result = train_arm(setup, training, corpus, out, experiment=to_toml(experiment), users=users)
     print(f"{out}: {result.name}: trained on what {result.delivered:,} users delivered; the model is in {result.model}")
+    end_undelivered([result])
 
 
 @app.command(

@@ -28,7 +28,7 @@ from simulations.transport.signals import handling
 from sottovoce.cli import adversary, budget, experiments, text
 from sottovoce.cli import deploy as deploy_command
 from sottovoce.cli import device as device_command
-from sottovoce.cli.options import AsJson, Data, RayAddress, Set, Track, overrides, show_progress
+from sottovoce.cli.options import AsJson, Data, RayAddress, Set, Track, end_undelivered, overrides, show_progress
 from sottovoce.extras import install_command
 
 if TYPE_CHECKING:
@@ -194,16 +194,13 @@ def _resume(out: str, ray_address: str | None, as_json: bool, track: Sequence[st
 
 
 def _show(results: dict[str, Any], out: str, as_json: bool, trackers: Sequence[Tracker]) -> None:
+    from simulations.experiment.result import arms_of
     from simulations.run import report
     from simulations.run.track import track
 
     report.say(results, out, "Results, figures and the model", as_json=as_json)
     track(trackers, results)
-    lines = report.undelivered(results)  # arms of which no user reached the server after a request
-    for line in lines:
-        print(f"sottovoce: {line}", file=sys.stderr)
-    if lines:
-        raise typer.Exit(1)
+    end_undelivered(arms_of(results))
 
 
 @contextmanager

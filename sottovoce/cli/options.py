@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
 
 from simulations.progress import progress_lines
+
+if TYPE_CHECKING:
+    from simulations.experiment.result import ArmResult
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 File = Annotated[str, typer.Argument(metavar="FILE.toml", help="An experiment, or the name of a bundled one.")]
@@ -66,3 +70,14 @@ def overrides(set_: Sequence[str] | None, data: Path | None) -> list[str]:
 def show_progress(*, clock: bool = True) -> None:
     """Print progress lines on stderr until the command ends, as `simulations.progress.progress_lines` does."""
     click.get_current_context().with_resource(progress_lines(clock=clock))
+
+
+def end_undelivered(arms: Sequence[ArmResult]) -> None:
+    """End the command with 1 if no user of an arm reached the server after a request."""
+    from simulations.run.report import undelivered
+
+    lines = undelivered(arms)
+    for line in lines:
+        print(f"sottovoce: {line}", file=sys.stderr)
+    if lines:
+        raise typer.Exit(1)

@@ -139,7 +139,7 @@ def test_an_arm_without_a_model_or_users_has_its_reason(change: dict[str, Any], 
     name = results["arms"][4]["name"]
     mine = [note for note in notes(results) if note.startswith(f"{name}: ")]
     assert len(mine) == len(lines) and all(words in note for words, note in zip(lines, mine, strict=True))
-    assert len(undelivered(results)) == lost
+    assert len(undelivered(arms_of(results))) == lost
 
 
 def test_an_epsilon_between_data_that_agree_in_something_public_says_so() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import stat
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from cryptography import x509
 from client.device import fleet
 from server.protocols.models import QUESTION
 from simulations.errors import UserError
+from simulations.experiment.result import ArmResult
 from sottovoce.cli import main as cli
 from sottovoce.deployment.local import _Deployment
 from sottovoce.deployment.processes import LIST, free_port
@@ -199,6 +201,19 @@ def test_a_party_whose_files_are_missing_says_which(keys: Path, capsys: pytest.C
         ("predict", {}, "nowhere: holds no finished run"),
     ):
         assert said in complaint(capsys, *command(keys, name, **changes))
+
+
+def test_training_on_what_nobody_delivered_ends_with_1(
+    keys: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (
+        ("simulations.artifacts.public.load_public", None),
+        ("sottovoce.deployment.shuffler_client.Shuffler", nullcontext()),
+        ("sottovoce.deployment.training_server.train", ArmResult("a", users=60, delivered=0)),
+    ):
+        monkeypatch.setattr(name, lambda *_, result=value, **__: result)
+    assert cli.main([*map(str, command(keys, "train", shuffler=ADDRESS))]) == 1
+    assert "a: none of 60 users was delivered" in capsys.readouterr().err
 
 
 def test_a_question_that_is_being_written_is_no_other_question(tmp_path: Path) -> None:
