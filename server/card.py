@@ -110,7 +110,7 @@ def model_card(about: Mapping[str, Any]) -> str:
             for price in [price_of(about.get(key), whose)]
         },
         "Coordinates of a release (m')": about.get("dim"),
-        "Classes": ", ".join(map(str, about.get("classes", ()))) or None,
+        "Classes": ", ".join(map(str, about.get("classes") or ())) or None,
         "Encoder": about.get("encoder"),
         "Users": about.get("users"),
         "Users delivered": about.get("delivered"),

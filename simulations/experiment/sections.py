@@ -110,7 +110,7 @@ class Data(Section):
         user: Column of the user, in both files. Each user has one budget and belongs to one part.
         group: Column of an attribute, in both files, such as a dialect or an age group. Results show accuracy by its
             values. Neither devices nor the server receive it. Of the built-in corpus: its other task.
-        overlap: Reason why parts may share texts, near duplicates or users.
+        overlap: Reason why parts may share texts or users.
         task: Task of the built-in corpus.
         public-size: Number of public texts of the built-in corpus, or of another source.
         test-size: Number of test texts of the built-in corpus. Its training part is as large as the population needs.

@@ -311,7 +311,10 @@ def _start(pid: int) -> str | None:
 
 def free_port() -> int:
     """Return a port of this machine that is free now, if possible outside of the range that connections get."""
-    first, last = map(int, (_PROC / "sys/net/ipv4/ip_local_port_range").read_text().split())
+    try:
+        first, last = map(int, (_PROC / "sys/net/ipv4/ip_local_port_range").read_text().split())
+    except OSError:  # not told in some containers
+        first, last = _UNPRIVILEGED, 2**16 - 1
     ports = [port for port in range(_UNPRIVILEGED, 2**16) if not first <= port <= last]
     for port in (*secrets.SystemRandom().sample(ports, min(_TRIED, len(ports))), 0):
         with socket.socket() as listener, suppress(OSError):
